@@ -1,0 +1,1 @@
+"""Stage 5, assembly: replayed requests and steps -> metrics by request, layer type and window -> `Run`."""

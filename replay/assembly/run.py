@@ -1,0 +1,79 @@
+"""Run: everything measured about one arm on one trace and one accelerator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+METRICS_SCHEMA = pa.schema(
+    [
+        pa.field("request_id", pa.string(), nullable=False),
+        pa.field("arrival_s", pa.float64(), nullable=False),
+        pa.field("prompt_tokens", pa.int64(), nullable=False),
+        pa.field("output_tokens", pa.int64(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("queue_s", pa.float64()),
+        pa.field("ttft_s", pa.float64()),
+        pa.field("tpot_s", pa.float64()),  # null with one output token
+        pa.field("itl_s", pa.float64()),  # the request's worst gap; null with one output token
+        pa.field("e2e_s", pa.float64()),
+        pa.field("preemptions_per_request", pa.int64(), nullable=False),
+    ]
+)
+"""`Run.requests`: one row per request of the trace, in the trace's order; definitions in `replay.assembly.metrics`."""
+
+LAYERS_SCHEMA = pa.schema(
+    [
+        pa.field("layer_type", pa.string(), nullable=False),
+        pa.field("time_s", pa.float64(), nullable=False),
+        pa.field("compute_s", pa.float64(), nullable=False),  # pure terms; they overlap, so they do not add up to time_s
+        pa.field("memory_s", pa.float64(), nullable=False),
+        pa.field("launch_s", pa.float64(), nullable=False),
+        pa.field("sync_s", pa.float64(), nullable=False),
+        pa.field("memory_stall_s", pa.float64(), nullable=False),  # time minus the time with infinite memory bandwidth
+        pa.field("memory_stall_ratio", pa.float64(), nullable=False),  # of time_s
+        pa.field("flops", pa.float64(), nullable=False),  # model FLOPs; recomputation and padding not counted
+        pa.field("bytes", pa.float64(), nullable=False),
+    ]
+)
+"""`Run.layers`: one row per layer type over the whole replay, device time, all ranks' FLOPs, one rank's time and bytes."""
+
+WINDOWS_SCHEMA = pa.schema(
+    [
+        pa.field("window", pa.int64(), nullable=False),  # index; windows are `Run.window_s` long and start at the first arrival
+        pa.field("layer_type", pa.string(), nullable=False),  # "all" = the whole step, host time included
+        pa.field("time_s", pa.float64(), nullable=False),  # "all": busy time, steps from start to end
+        pa.field("memory_stall_s", pa.float64(), nullable=False),
+        pa.field("flops", pa.float64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),  # prompt tokens computed once plus output tokens
+    ]
+)
+"""`Run.windows`: one row per window and layer type; a step belongs to the window in which it starts; idle windows are present."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One arm replayed on one trace: tables, and what they were computed from."""
+
+    trace: str
+    trace_digest: str
+    hardware: str
+    model: str
+    mapping_digest: str
+    seed: int
+    requests: pa.Table
+    steps: pa.Table
+    layers: pa.Table
+    windows: pa.Table
+    window_s: float
+    reference_flops_per_s: float
+    rejected: tuple[tuple[str, int], ...]
+    """(reason, requests) for those that can never fit."""
+
+    @property
+    def busy_s(self) -> float:
+        """Time during which a step was running."""
+        import pyarrow.compute as pc
+
+        return float(pc.sum(pc.subtract(self.steps["end_s"], self.steps["start_s"])).as_py() or 0.0)

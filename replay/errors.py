@@ -1,0 +1,56 @@
+"""Errors about what people hand to the product; what is wrong with a *candidate* is a Finding, not an error.
+
+::
+
+    ReplayError
+    ├── InputError            somebody's file or option cannot be used (exit code 2)
+    │   ├── TraceError        a request trace
+    │   ├── SpecError         a model, hardware, mapping, policy, owners or project file, or an option
+    │   └── SchemaError       a document that violates its schema
+    └── InvariantError        the product broke one of its own laws (a bug: exit code 1)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ReplayError(Exception):
+    """Root of every error the product raises on purpose."""
+
+
+class InputError(ReplayError):
+    """One sentence about an input: where it is, what was found, what is wanted, how to fix it.
+
+    `where` is a file name with line or key (``traces/x.jsonl:17`` or ``mapping.toml: gemm.tile``).
+    """
+
+    def __init__(self, where: str, got: str, want: str, fix: str) -> None:
+        super().__init__(where, got, want, fix)
+        self.where, self.got, self.want, self.fix = where, got, want, fix
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.got}; want {self.want}. Fix: {self.fix}."
+
+
+class TraceError(InputError):
+    """A request trace cannot be read."""
+
+
+class SpecError(InputError):
+    """A file that a person wrote, or an option, cannot be used."""
+
+
+class SchemaError(SpecError):
+    """A document violates its JSON Schema."""
+
+
+class InvariantError(ReplayError):
+    """A law of the product was broken while computing: a bug here, not a fault of the input."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the closest known name, or an empty string when nothing is close."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {match[0]!r}?" if match else ""

@@ -1,0 +1,65 @@
+"""The tables a replay produces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+COMPLETED = "completed"
+NEVER_FITS = "never_fits"
+
+REQUESTS_SCHEMA = pa.schema(
+    [
+        pa.field("request_id", pa.string(), nullable=False),
+        pa.field("arrival_s", pa.float64(), nullable=False),  # scheduled arrival
+        pa.field("prompt_tokens", pa.int64(), nullable=False),
+        pa.field("output_tokens", pa.int64(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),  # completed | never_fits; the times of the latter are null
+        pa.field("first_scheduled_s", pa.float64()),
+        pa.field("first_token_s", pa.float64()),
+        pa.field("finish_s", pa.float64()),
+        pa.field("worst_itl_s", pa.float64()),  # longest gap between consecutive tokens; null with one output token
+        pa.field("preemptions", pa.int64(), nullable=False),
+    ]
+)
+"""One row per request of the trace, in the trace's order."""
+
+STEPS_SCHEMA = pa.schema(
+    [
+        pa.field("start_s", pa.float64(), nullable=False),
+        pa.field("end_s", pa.float64(), nullable=False),  # start + max(device, host)
+        pa.field("device_s", pa.float64(), nullable=False),
+        pa.field("host_s", pa.float64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),  # new tokens computed: decode sequences + prefill tokens
+        pa.field("sequences", pa.int64(), nullable=False),
+        pa.field("decode_sequences", pa.int64(), nullable=False),
+        pa.field("decode_context_tokens", pa.int64(), nullable=False),  # sum over decode sequences of keys attended
+        pa.field("prefill_tokens", pa.int64(), nullable=False),
+        pa.field("prefill_pairs", pa.int64(), nullable=False),  # sum over chunks of causal (query, key) pairs
+        pa.field("prefill_context_tokens", pa.int64(), nullable=False),  # sum over chunks of keys read
+        pa.field("recomputed_tokens", pa.int64(), nullable=False),  # of prefill_tokens, those computed before a preemption
+        pa.field("captured_tokens", pa.int64(), nullable=False),  # size of the replayed graph, 0 = eager
+        pa.field("running", pa.int64(), nullable=False),  # sequences holding cache at the step
+        pa.field("waiting", pa.int64(), nullable=False),  # arrived and not running when the step starts
+        pa.field("kv_blocks", pa.int64(), nullable=False),  # blocks in use during the step
+        pa.field("preemptions", pa.int64(), nullable=False),
+    ]
+)
+"""One row per step, in time order."""
+
+SHAPE_COLUMNS = (
+    "tokens", "sequences", "decode_sequences", "decode_context_tokens",
+    "prefill_tokens", "prefill_pairs", "prefill_context_tokens",
+)  # fmt: skip
+"""The columns of STEPS_SCHEMA that decide what a step costs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What would have happened: every request's times and every step."""
+
+    requests: pa.Table
+    """REQUESTS_SCHEMA."""
+    steps: pa.Table
+    """STEPS_SCHEMA."""

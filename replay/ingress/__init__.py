@@ -1,0 +1,1 @@
+"""Stage 1, ingress: bytes -> `Trace`; model metadata -> `ModelSpec`."""

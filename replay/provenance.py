@@ -1,0 +1,66 @@
+"""Where data come from: content digests and the record that every trace carries."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+TraceKind = Literal["recorded", "reconstructed", "synthetic"]
+TRACE_KINDS: tuple[TraceKind, ...] = ("recorded", "reconstructed", "synthetic")
+
+
+def digest_bytes(data: bytes) -> str:
+    """Return ``sha256:<hex>`` of the bytes."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def canonical_json(document: Any) -> bytes:
+    """Return the one JSON spelling of a document that digests are taken over: sorted keys, no spaces, no NaN."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def digest_document(document: Any) -> str:
+    """Return the digest of a document's canonical JSON."""
+    return digest_bytes(canonical_json(document))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceProvenance:
+    """How a trace came to be, kept with it through import, slicing and replay.
+
+    `recorded`: arrivals and lengths are as observed; `reconstructed`: part of a row was derived (arrivals generated for a
+    length-only file, end times turned into arrivals, origin not stated); `synthetic`: drawn from a generator.
+    """
+
+    kind: TraceKind
+    origin: str
+    """Format and file name (or the generator's recipe)."""
+    source_digest: str
+    """Digest of the source bytes."""
+    rows_read: int
+    rows_kept: int
+    set_aside: tuple[tuple[str, int], ...] = ()
+    """(reason, rows) for every row read and not kept, in reading order of the reasons."""
+    recorded_at: str | None = None
+    """UTC or zone-less ISO time of the first arrival where the source states one."""
+    prefix_block_tokens: int | None = None
+    """Tokens per prefix block where the rows carry block hashes."""
+    notes: tuple[str, ...] = ()
+    """Each change or doubt: unit conversions, sorting, ties, rebasing, slices."""
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form; `from_document` reads it back."""
+        document = asdict(self)
+        document["set_aside"] = [{"reason": reason, "rows": rows} for reason, rows in self.set_aside]
+        document["notes"] = list(self.notes)
+        return document
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> TraceProvenance:
+        """Return the record of a checked JSON form (schema `trace-provenance.v1`)."""
+        fields = dict(document)
+        fields["set_aside"] = tuple((entry["reason"], entry["rows"]) for entry in document.get("set_aside", ()))
+        fields["notes"] = tuple(document.get("notes", ()))
+        return cls(**fields)

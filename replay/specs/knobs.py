@@ -1,0 +1,215 @@
+"""Every knob a mapping can set: its name, stage, values, default and what it costs to revert.
+
+A knob's *id* is its name, or ``name@scope`` where it is set for part of the work only. The table below is the one list of
+knobs; ``schemas/mapping.v1.schema.json`` repeats it for editors and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Value = bool | int | float | str | tuple[int, ...]
+Stage = Literal["ingress", "lowering", "tiling", "execution", "quality_sla", "release_decision"]
+RevertCost = Literal["hot", "restart", "rebuild", "requantise"]
+Phase = Literal["prefill", "decode"]
+
+STAGES: tuple[Stage, ...] = ("ingress", "lowering", "tiling", "execution", "quality_sla", "release_decision")
+REVERT_COSTS: tuple[RevertCost, ...] = ("hot", "restart", "rebuild", "requantise")
+"""From cheapest to dearest."""
+PHASES: tuple[Phase, ...] = ("prefill", "decode")
+GEMM_LAYERS = ("qkv", "output_proj", "mlp", "moe", "lm_head")
+LAYER_TYPES = (
+    "embedding", "norm", "qkv", "rope", "attention", "output_proj", "mlp", "moe", "residual",
+    "lm_head", "sampling", "all_reduce", "transform",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobDefinition:
+    """One knob of the mapping file."""
+
+    name: str
+    stage: Stage
+    """The stage that owns the knob: the one whose invariant it can break."""
+    values: str
+    """`bool`, `int>=1`, `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model` or `a|b|c` (choices)."""
+    default: Value
+    revert_cost: RevertCost
+    layers: tuple[str, ...] = ()
+    """Layer types a scope may name; empty where the knob holds for the whole model."""
+    phases: bool = False
+    """Whether a scope may name a phase."""
+    rows: bool = False
+    """Whether a scope may bound the rows (tokens) of a step."""
+    reported_as: str = ""
+    """The spelling used in public regression reports, for searching."""
+    meaning: str = ""
+
+    def problem(self, value: object) -> str | None:
+        """Return what is wanted where `value` cannot be set, else None."""
+        ok, want = _accepts(self.values, value)
+        return None if ok else want
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Where a setting applies; every part that is None or empty does not restrict."""
+
+    layer: str | None = None
+    phase: Phase | None = None
+    rows_from: int = 0
+    """Smallest number of rows, inclusive."""
+    rows_to: int | None = None
+    """Largest number of rows, inclusive."""
+    chip: str | None = None
+
+    def __str__(self) -> str:
+        parts = [part for part in (self.layer, self.phase) if part]
+        bounds = []
+        if self.rows_from:
+            bounds.append(f"rows>={self.rows_from}")
+        if self.rows_to is not None:
+            bounds.append(f"rows<={self.rows_to}")
+        if self.chip:
+            bounds.append(f"chip={self.chip}")
+        return ".".join(parts) + (f"[{','.join(bounds)}]" if bounds else "")
+
+    @property
+    def constraints_count(self) -> int:
+        """How narrow the scope is: the narrowest setting that applies wins."""
+        return sum((self.layer is not None, self.phase is not None, self.rows_from > 0, self.rows_to is not None, self.chip is not None))
+
+    def covers(self, *, layer: str | None, phase: str | None, rows: int | None, chip: str | None) -> bool:
+        """Return whether the scope includes the place asked for (None = the caller has no such coordinate)."""
+        inside_rows = True
+        if self.rows_from or self.rows_to is not None:
+            inside_rows = rows is not None and rows >= self.rows_from and (self.rows_to is None or rows <= self.rows_to)
+        return (self.layer in (None, layer)) and (self.phase in (None, phase)) and (self.chip in (None, chip)) and inside_rows
+
+
+EVERYWHERE = Scope()
+
+_FORMATS = "model|bf16|fp16|fp8|int8"
+_GEMM = {"layers": GEMM_LAYERS, "phases": True, "rows": True}
+
+
+def _knob(name: str, stage: Stage, values: str, default: Value, revert_cost: RevertCost, **more: object) -> KnobDefinition:
+    return KnobDefinition(name=name, stage=stage, values=values, default=default, revert_cost=revert_cost, **more)  # type: ignore[arg-type]
+
+
+KNOBS: dict[str, KnobDefinition] = {
+    knob.name: knob
+    for knob in (
+        _knob("formats.weights", "lowering", _FORMATS, "model", "requantise", layers=GEMM_LAYERS, reported_as="weight_format, quantization",
+              meaning="number format of the weights; `model` = as in the checkpoint"),
+        _knob("formats.activations", "lowering", _FORMATS, "model", "restart", layers=GEMM_LAYERS, reported_as="activation_format",
+              meaning="number format of a matrix multiply's other operand; `model` = 16 bit as the model computes"),
+        _knob("formats.kv", "lowering", "model|bf16|fp16|fp8", "model", "restart", reported_as="kv_cache_dtype", meaning="number format of the key-value cache"),
+        _knob("gemm.backend", "lowering", "matrix|vector", "matrix", "restart", **_GEMM, reported_as="gemm_backend, moe_backend",
+              meaning="matrix units, or the vector units that need no alignment"),
+        _knob("attention.backend", "lowering", "flash|unfused", "flash", "restart", phases=True, reported_as="attention_backend",
+              meaning="one streaming kernel, or separate kernels that write the scores to memory"),
+        _knob("fusion.qkv", "lowering", "bool", True, "rebuild", reported_as="fusion_boundaries", meaning="one matrix multiply for queries, keys and values"),
+        _knob("fusion.gate_up", "lowering", "bool", True, "rebuild", reported_as="fusion_boundaries", meaning="one matrix multiply for the gate and up projections"),
+        _knob("fusion.gated_activation", "lowering", "bool", True, "rebuild", reported_as="fusion_boundaries", meaning="activation and product in one kernel"),
+        _knob("fusion.residual_norm", "lowering", "bool", True, "rebuild", reported_as="fusion_boundaries", meaning="residual addition inside the norm that follows"),
+        _knob("fusion.rope_kv_write", "lowering", "bool", True, "rebuild", reported_as="fusion_boundaries", meaning="rotary embedding and cache write in one kernel"),
+        _knob("layout.activations", "lowering", "row_major|column_major", "row_major", "rebuild", layers=GEMM_LAYERS, reported_as="layout_transforms",
+              meaning="layout in which activations reach matrix multiplies; column_major adds a transform before each"),
+        _knob("gemm.tile", "tiling", "tile3|auto", "auto", "hot", **_GEMM, reported_as="gemm_tile, BLOCK_M/N/K", meaning="rows, columns and depth of an output tile"),
+        _knob("gemm.split_k", "tiling", "int|auto", "auto", "hot", **_GEMM, reported_as="split_k", meaning="parts of the reduction that run side by side"),
+        _knob("attention.tile", "tiling", "tile2|auto", "auto", "hot", phases=True, rows=True, reported_as="BLOCK_M, attention tile",
+              meaning="query rows and keys of an attention tile"),
+        _knob("attention.kv_split", "tiling", "int|auto", "auto", "hot", rows=True, reported_as="kv_split", meaning="parts of a sequence's keys that decode side by side"),
+        _knob("placement.weights", "tiling", "device|host", "device", "restart", layers=GEMM_LAYERS, reported_as="memory_placement, offload",
+              meaning="where a layer type's weights live; host weights cross the host link every step"),
+        _knob("kv.block_tokens", "tiling", "int>=1", 16, "restart", reported_as="block_size", meaning="tokens of one cache block"),
+        _knob("kv.memory_ratio", "tiling", "ratio", 0.9, "restart", reported_as="gpu_memory_utilization", meaning="share of device memory for weights, work space and cache"),
+        _knob("parallelism.tensor", "execution", "int>=1", 1, "restart", reported_as="tensor_parallel_size", meaning="accelerators that share each layer"),
+        _knob("all_reduce.one_shot_max_bytes", "execution", "int>=0", 524288, "restart", reported_as="allreduce.threshold_bytes",
+              meaning="largest message reduced in one step by every rank; larger ones use a ring"),
+        _knob("graph.mode", "execution", "none|decode|full", "full", "restart", reported_as="cuda_graph, enforce_eager",
+              meaning="which steps replay a captured graph: none, pure decode steps, or all that a size covers"),
+        _knob("graph.sizes", "execution", "sizes", (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)), "restart",
+              reported_as="cuda_graph_sizes, max capture size", meaning="token counts with a captured graph; a step is padded to the next one"),
+        _knob("batching.max_running", "execution", "int>=1", 256, "restart", reported_as="max_running, max_num_seqs", meaning="sequences that run at once"),
+        _knob("batching.max_batched_tokens", "execution", "int>=1", 2048, "restart", reported_as="max_num_batched_tokens, chunk_tokens",
+              meaning="token budget of one step; prompts are cut into chunks that fit"),
+        _knob("batching.max_context_tokens", "execution", "int|model", "model", "restart", reported_as="max_model_len",
+              meaning="longest prompt plus output that is accepted; `model` = the model's own limit"),
+    )
+}  # fmt: skip
+
+
+def parse_scope(text: str) -> Scope:
+    """Return the scope written after ``@``: ``mlp.decode[rows<=16,chip=h100-sxm]``.
+
+    Raises:
+        ValueError: with what is wrong, for the caller to place.
+    """
+    match = re.fullmatch(r"([a-z_.]*)(?:\[([^\]]+)\])?", text)
+    if not match or not text:
+        raise ValueError(f"the scope {text!r} is not of the form layer.phase[rows<=N,chip=NAME]")
+    fields: dict[str, object] = {}
+    for part in filter(None, match.group(1).split(".")):
+        key = "phase" if part in PHASES else "layer" if part in LAYER_TYPES else None
+        if key is None:
+            raise ValueError(f"the scope names {part!r}, which is neither a phase nor a layer type")
+        if key in fields:
+            raise ValueError(f"the scope names two of the kind {key}")
+        fields[key] = part
+    for bound in filter(None, (match.group(2) or "").split(",")):
+        _read_bound(bound.strip(), fields)
+    scope = Scope(**fields)  # type: ignore[arg-type]
+    if scope.rows_to is not None and scope.rows_to < max(1, scope.rows_from):
+        raise ValueError("the scope's row bounds exclude every row")
+    return scope
+
+
+def _read_bound(bound: str, fields: dict[str, object]) -> None:
+    chip = re.fullmatch(r"chip=([a-z0-9.-]+)", bound)
+    rows = re.fullmatch(r"rows(<=|>=|<|>)(\d+)", bound)
+    if chip:
+        fields["chip"] = chip.group(1)
+    elif rows:
+        limit, sign = int(rows.group(2)), rows.group(1)
+        if sign[0] == "<":
+            fields["rows_to"] = limit if sign == "<=" else limit - 1
+        else:
+            fields["rows_from"] = limit if sign == ">=" else limit + 1
+    else:
+        raise ValueError(f"the scope has the bound {bound!r}; bounds are rows<=N, rows<N, rows>=N, rows>N and chip=NAME")
+
+
+def _accepts(values: str, value: object) -> tuple[bool, str]:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if values == "bool":
+        return isinstance(value, bool), "true or false"
+    if values == "ratio":
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1, "a number above 0 and at most 1"
+    if values.startswith("int>="):
+        least = int(values[5:])
+        return whole and value >= least, f"a whole number >= {least}"  # type: ignore[operator]
+    if values in ("int|auto", "int|model"):
+        word = values[4:]
+        return (whole and value >= 1) or value == word, f'a whole number >= 1 or "{word}"'  # type: ignore[operator]
+    if values == "sizes":
+        return _ascending(value), "an ascending list of whole numbers >= 1"
+    if values.startswith("tile"):
+        length = int(values[4])
+        return value == "auto" or _tile(value, length), f'a list of {length} whole numbers >= 1 that are multiples of 8, or "auto"'
+    choices = values.split("|")
+    return value in choices, "one of " + ", ".join(f'"{choice}"' for choice in choices)
+
+
+def _ascending(value: object) -> bool:
+    if not isinstance(value, tuple) or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in value):
+        return False
+    return all(low < high for low, high in zip(value, value[1:], strict=False))
+
+
+def _tile(value: object, length: int) -> bool:
+    sizes = value if isinstance(value, tuple) else ()
+    return len(sizes) == length and all(isinstance(size, int) and not isinstance(size, bool) and size >= 8 and size % 8 == 0 for size in sizes)

@@ -1,0 +1,187 @@
+"""MappingSpec: the thing under test - every knob's value, with the scope it is set for and the line that sets it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from replay import documents
+from replay.errors import SpecError, nearest
+from replay.provenance import digest_document
+from replay.specs.knobs import EVERYWHERE, KNOBS, KnobDefinition, Scope, Value, parse_scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One line of a mapping file."""
+
+    name: str
+    scope: Scope
+    value: Value
+    line: int | None = None
+
+    @property
+    def knob(self) -> str:
+        """The knob's id: `name` or `name@scope`."""
+        return self.name if self.scope == EVERYWHERE else f"{self.name}@{self.scope}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobChange:
+    """A knob that differs between two mappings; a value of None means that the mapping does not set it there."""
+
+    knob: str
+    baseline: Value | None
+    candidate: Value | None
+    line: int | None
+    """Line of the candidate's file that sets it."""
+
+    @property
+    def definition(self) -> KnobDefinition:
+        """The knob's definition."""
+        return KNOBS[self.knob.split("@", 1)[0]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappingSpec:
+    """A mapping: settings in file order; whatever is not set has the knob's default."""
+
+    name: str
+    settings: tuple[Setting, ...] = ()
+
+    def value(self, name: str, *, layer: str | None = None, phase: str | None = None, rows: int | None = None, chip: str | None = None) -> Value:
+        """Return a knob's value at a place: the narrowest setting that covers it, of equals the last written, else the default."""
+        best: Setting | None = None
+        for setting in self.settings:
+            if setting.name != name or not setting.scope.covers(layer=layer, phase=phase, rows=rows, chip=chip):
+                continue
+            if best is None or setting.scope.constraints_count >= best.scope.constraints_count:
+                best = setting
+        return KNOBS[name].default if best is None else best.value
+
+    def row_bins(self, name: str, *, layer: str | None, phase: str | None, chip: str | None, rows_to: int) -> Iterator[tuple[int, int, Value]]:
+        """Yield (first row, last row, value) over 1..`rows_to`, cut wherever a scope's row bound can change the value."""
+        edges = {1, rows_to + 1}
+        for setting in self.settings:
+            if setting.name == name:
+                edges.add(max(1, setting.scope.rows_from))
+                edges.add((setting.scope.rows_to or rows_to) + 1)
+        cuts = sorted(edge for edge in edges if edge <= rows_to + 1)
+        for first, after in zip(cuts, cuts[1:], strict=False):
+            yield first, after - 1, self.value(name, layer=layer, phase=phase, rows=first, chip=chip)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form: name and settings by knob id, in file order."""
+        return {"name": self.name, "settings": {setting.knob: _plain(setting.value) for setting in self.settings}}
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any], where: str) -> MappingSpec:
+        """Return the mapping of a JSON form made by `to_document`."""
+        settings = tuple(_setting(knob, value, where, None) for knob, value in document["settings"].items())
+        return cls(name=document["name"], settings=settings)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the settings; the name is a label and does not count."""
+        return digest_document(sorted((setting.knob, _plain(setting.value)) for setting in self.settings))
+
+    def reverted(self, knobs: Iterable[str], baseline: MappingSpec) -> MappingSpec:
+        """Return this mapping with the named knob ids as the baseline has them (set, or not set at all)."""
+        wanted = set(knobs)
+        old = {setting.knob: setting for setting in baseline.settings}
+        kept = [old[setting.knob] if setting.knob in wanted else setting for setting in self.settings if setting.knob not in wanted or setting.knob in old]
+        present = {setting.knob for setting in kept}
+        kept += [setting for knob, setting in old.items() if knob in wanted and knob not in present]
+        return replace(self, settings=tuple(kept))
+
+
+def diff(baseline: MappingSpec, candidate: MappingSpec) -> tuple[KnobChange, ...]:
+    """Return the knobs that differ, in the candidate's file order, those only the baseline sets last.
+
+    A setting without scope that repeats the default equals one that is not written.
+    """
+    old = {setting.knob: setting for setting in baseline.settings}
+    new = {setting.knob: setting for setting in candidate.settings}
+    changes = []
+    for knob in [*new, *(knob for knob in old if knob not in new)]:
+        before, after = _set_value(old.get(knob), knob), _set_value(new.get(knob), knob)
+        if before != after:
+            changes.append(KnobChange(knob=knob, baseline=before, candidate=after, line=new[knob].line if knob in new else None))
+    return tuple(changes)
+
+
+def parse_mapping(text: str, where: str) -> MappingSpec:
+    """Return the mapping of a TOML text.
+
+    Raises:
+        SpecError: it is not TOML, names an unknown knob or scope, or sets a value a knob does not take.
+    """
+    document = documents.parse_toml(text, where)
+    name = document.pop("name", None)
+    if not isinstance(name, str) or not name:
+        raise SpecError(where, "it has no name" if name is None else f"name is {name!r}", "a name (text) at the top", 'write name = "..."')
+    settings = []
+    for section, content in document.items():
+        line = documents.locate(text, [section])
+        if not isinstance(content, dict):
+            known = sorted({knob.split(".")[0] for knob in KNOBS})
+            raise SpecError(_at(where, line), f"the key {section!r} stands outside a section{nearest(section, known)}", "name and sections", "move it into its section")
+        for key, value in content.items():
+            line = documents.locate(text, [section, key])
+            settings.append(_setting(f"{section}.{key}", value, where, line))
+    _refuse_conflicts(settings, where)
+    return MappingSpec(name=name, settings=tuple(settings))
+
+
+def _set_value(setting: Setting | None, knob: str) -> Value | None:
+    if setting is not None:
+        return setting.value
+    return None if "@" in knob else KNOBS[knob].default
+
+
+def _setting(knob: str, value: Any, where: str, line: int | None) -> Setting:
+    name, _, scope_text = knob.partition("@")
+    place = _at(where, line)
+    definition = KNOBS.get(name)
+    if definition is None:
+        raise SpecError(place, f"unknown knob {name!r}{nearest(name, KNOBS)}", "a knob of the mapping schema", "correct or remove the line (`replay validate --help` lists the knobs)")
+    scope = _scope(definition, knob, scope_text, place)
+    frozen = tuple(value) if isinstance(value, list) else value
+    want = definition.problem(frozen)
+    if want is not None:
+        raise SpecError(place, f"{knob} is {value!r}", want, "correct the value")
+    return Setting(name=name, scope=scope, value=frozen, line=line)
+
+
+def _scope(definition: KnobDefinition, knob: str, text: str, place: str) -> Scope:
+    if "@" not in knob:
+        return EVERYWHERE
+    fix = f"narrow {definition.name} only by what it takes"
+    try:
+        scope = parse_scope(text)
+    except ValueError as error:
+        raise SpecError(place, str(error), "a scope such as @mlp.decode[rows<=16]", "correct the scope") from error
+    if scope.layer is not None and scope.layer not in definition.layers:
+        raise SpecError(place, f"{definition.name} cannot be scoped to the layer type {scope.layer}", ", ".join(definition.layers) or "no layer type", fix)
+    if scope.phase is not None and not definition.phases:
+        raise SpecError(place, f"{definition.name} cannot be scoped to a phase", "no phase", fix)
+    if (scope.rows_from or scope.rows_to is not None) and not definition.rows:
+        raise SpecError(place, f"{definition.name} cannot be scoped to rows", "no row bound", fix)
+    return scope
+
+
+def _refuse_conflicts(settings: list[Setting], where: str) -> None:
+    seen: dict[str, Setting] = {}
+    for setting in settings:
+        if setting.knob in seen:
+            raise SpecError(_at(where, setting.line), f"{setting.knob} is set twice (two spellings of one scope)", "each knob once", "remove one of them")
+        seen[setting.knob] = setting
+
+
+def _at(where: str, line: int | None) -> str:
+    return f"{where}:{line}" if line else where
+
+
+def _plain(value: Value) -> Any:
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,1 @@
+"""Stage 3, tiling: KernelPlan x HardwareSpec -> tiles, waves, placement, traffic -> `StepTable`."""

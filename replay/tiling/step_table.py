@@ -1,0 +1,99 @@
+"""StepTable: what each kernel costs for every step composition - the seam between the mapping half and the queueing half.
+
+A step is described by a few counts (`StepShape`). Kernels fall on four axes:
+
+=================== ======================================== =========================================================
+axis                row of the table                         what one call costs
+=================== ======================================== =========================================================
+tokens              (phase, tokens)                          the row's terms
+sequences           sequences                                the row's terms (LM head, sampling)
+decode_attention    (decode sequences, context)              terms interpolated linearly in the mean context length
+prefill_attention   prefill tokens                           launch; compute = pairs x `compute_s_per_pair`; memory =
+                                                             tokens and context tokens x their rates
+=================== ======================================== =========================================================
+
+The terms of a call are *pure*: `launch_s` (device floor), `compute_s`, `memory_s` and `sync_s` (collectives, combines). They
+join by one rule, with the kernel's `overlap_exponent` p (infinity = the larger of the two)::
+
+    time = ((launch + compute)^p + (launch + memory)^p)^(1/p) + sync
+
+so clock steps, error factors and recorded routing can scale a term at replay without recompiling. The time of a step's
+device work is the sum over kernels of calls x time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+TERMS = ("compute_s", "memory_s", "launch_s", "sync_s", "bytes")
+
+KERNEL_SCHEMA = pa.schema(
+    [
+        pa.field("kernel", pa.string(), nullable=False),  # id, unique: "qkv", "attention_decode"
+        pa.field("layer_type", pa.string(), nullable=False),
+        pa.field("axis", pa.string(), nullable=False),  # tokens | sequences | decode_attention | prefill_attention
+        pa.field("calls_count", pa.int64(), nullable=False),  # calls per step
+        pa.field("overlap_exponent", pa.float64(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),  # measured | calibrated | datasheet
+        pa.field("flops_per_token", pa.float64(), nullable=False),  # model FLOPs needed, over all calls and ranks
+        pa.field("flops_per_sequence", pa.float64(), nullable=False),
+        pa.field("flops_per_pair", pa.float64(), nullable=False),  # per (query, key) pair
+    ]
+)
+"""One row per kernel. The term tables below have a column ``<kernel>.<term>`` for each of their kernels and TERMS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvPool:
+    """The key-value cache of one replica."""
+
+    blocks_count: int
+    """Blocks that fit beside weights and work space; 0 where nothing fits."""
+    block_tokens: int
+    block_bytes: float
+    """Bytes of one block on each rank."""
+    weights_bytes: float
+    """Weights on each rank's device."""
+    workspace_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLimits:
+    """Serving limits the replay obeys."""
+
+    max_running: int
+    max_batched_tokens: int
+    max_context_tokens: int
+    attention_window_tokens: int
+    """Keys a query sees at most; `max_context_tokens` for full attention."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTable:
+    """Cost of every step composition under one mapping of one model on one accelerator (or tensor-parallel group)."""
+
+    kernels: pa.Table
+    """KERNEL_SCHEMA."""
+    token_terms: pa.Table
+    """Columns `phase` (0 = decode only, 1 = the step has prefill tokens), `tokens` (0..max_batched_tokens), then terms; sorted, both
+    phases complete. Row 0 of a phase costs nothing."""
+    sequence_terms: pa.Table
+    """Columns `sequences` (0..max_running), then terms."""
+    decode_terms: pa.Table
+    """Columns `sequences` (0..max_running), `context_tokens` (the knots of the mean context, ascending, the same for every
+    sequence count), then terms; sorted by both."""
+    prefill_terms: pa.Table
+    """Columns `tokens` (0..max_batched_tokens), then for each kernel `compute_s_per_pair`, `memory_s_per_token`,
+    `memory_s_per_context_token`, `launch_s`, `bytes_per_token`, `bytes_per_context_token`."""
+    capture: pa.Table
+    """Columns `phase`, `tokens`, `captured_tokens`: the size of the captured graph that a step replays, 0 where it runs eagerly."""
+    host_launch_s: float
+    """Host time of one eager launch; a step makes `launches_count` of them."""
+    host_graph_launch_s: float
+    launches_count: int
+    pool: KvPool
+    limits: StepLimits
+    reference_flops_per_s: float
+    """Peak of the whole tensor-parallel group that MFU is measured against."""
