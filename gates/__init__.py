@@ -1,0 +1,1 @@
+"""Judgement: two `Run`s and a plan fixed beforehand -> a verdict, with owner, mitigation and evidence."""

@@ -1,0 +1,97 @@
+"""Claims: one metric on one stratum of one trace on one accelerator, with a margin fixed before the candidate is looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gates.metrics import METRICS, MetricDefinition
+
+Outcome = Literal["holds", "disproved", "undecided"]
+ALL_REQUESTS = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSpec:
+    """What a policy asks about every (trace, accelerator) cell."""
+
+    metric: str
+    margin: float
+    """Largest worsening accepted: a fraction of the baseline for ratios, absolute for differences."""
+    blocking: bool
+    percentile: float | None = None
+    layer_type: str | None = None
+    stratum: str = ALL_REQUESTS
+    """`all`, or a prompt-length bin such as ``prompt_tokens[512,2048)``."""
+
+    @property
+    def definition(self) -> MetricDefinition:
+        """The metric's definition."""
+        return METRICS[self.metric]
+
+    @property
+    def key(self) -> str:
+        """The claim's id within a cell: ``ttft_s.p99``, ``memory_stall_ratio.attention``, ``ttft_s.p95@prompt_tokens[0,512)``."""
+        parts = [self.metric]
+        if self.percentile is not None:
+            parts.append(f"p{self.percentile:g}")
+        if self.layer_type is not None:
+            parts.append(self.layer_type)
+        suffix = "" if self.stratum == ALL_REQUESTS else f"@{self.stratum}"
+        return ".".join(parts) + suffix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Two one-sided bounds; `confidence` is that of the two-sided interval they make."""
+
+    lower: float
+    upper: float
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A claim with its evidence and outcome; the fields are those of the verdict document (None becomes null there)."""
+
+    id: str
+    """``<trace>/<hardware>/<key>``."""
+    metric: str
+    layer_type: str | None
+    percentile: float | None
+    trace: str
+    hardware: str
+    stratum: str
+    direction: str
+    unit: str
+    baseline: float | None
+    candidate: float | None
+    scale: str
+    ratio: float | None
+    """candidate / baseline; None where the baseline is 0 or missing."""
+    difference: float | None
+    interval: Interval | None
+    """Of the ratio or of the difference, as `scale` says."""
+    margin: float
+    method: str
+    n: int
+    n_beyond: int | None
+    """Samples beyond the percentile."""
+    replicates: int
+    minimum_detectable_effect: float | None
+    """Smallest true worsening found with 80 % power at the plan's alpha: 2.49 x the replicates' standard deviation."""
+    disproof_criterion: str
+    rollback_boundary: str
+    outcome: Outcome
+    blocking: bool
+    adjusted_p: float | None
+    """Holm-adjusted one-sided p-value of "no worse than the baseline", over the cell's blocking claims."""
+    warnings: tuple[str, ...] = ()
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form for the verdict document."""
+        document: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        if self.interval is not None:
+            document["interval"] = {name: getattr(self.interval, name) for name in self.interval.__slots__}
+        document["warnings"] = list(self.warnings)
+        return document

@@ -1,0 +1,60 @@
+"""The metrics a claim can be about: unit, direction and where the figures come from. Direction is declared, never guessed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Direction = Literal["lower", "higher"]
+Scale = Literal["ratio", "difference"]
+Basis = Literal["request_percentile", "request_mean", "window_ratio"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricDefinition:
+    """One metric.
+
+    `basis` says what is resampled: a percentile over requests, a mean over requests, or a ratio of sums over time windows.
+    """
+
+    name: str
+    unit: str
+    direction: Direction
+    basis: Basis
+    scale: Scale
+    """How baseline and candidate are compared: fractions of [0, 1] by difference, the rest by ratio."""
+    column: str = ""
+    """Column of `Run.requests` for the request bases."""
+    numerator: str = ""
+    denominator: str = ""
+    """Columns of `Run.windows` for the window basis; a denominator of `reference` is busy time x reference peak."""
+    by_layer_type: bool = False
+
+
+def _requests(name: str, unit: str = "s") -> MetricDefinition:
+    return MetricDefinition(name=name, unit=unit, direction="lower", basis="request_percentile", scale="ratio", column=name)
+
+
+def _windows(name: str, unit: str, direction: Direction, scale: Scale, numerator: str, denominator: str, by_layer_type: bool = False) -> MetricDefinition:
+    return MetricDefinition(
+        name=name, unit=unit, direction=direction, basis="window_ratio", scale=scale, numerator=numerator, denominator=denominator, by_layer_type=by_layer_type
+    )
+
+
+METRICS: dict[str, MetricDefinition] = {
+    metric.name: metric
+    for metric in (
+        _requests("ttft_s"),
+        _requests("tpot_s"),
+        _requests("itl_s"),
+        _requests("e2e_s"),
+        _requests("queue_s"),
+        MetricDefinition(name="slo_attainment_ratio", unit="fraction", direction="higher", basis="request_mean", scale="difference", column="slo_met"),
+        MetricDefinition(name="preemptions_per_request", unit="count", direction="lower", basis="request_mean", scale="difference", column="preemptions_per_request"),
+        _windows("throughput_tokens_per_s", "tokens/s", "higher", "ratio", "tokens", "time_s"),
+        _windows("sustained_flops_per_s", "FLOP/s", "higher", "ratio", "flops", "time_s"),
+        _windows("mfu_ratio", "fraction", "higher", "difference", "flops", "reference"),
+        _windows("memory_stall_ratio", "fraction", "lower", "difference", "memory_stall_s", "time_s", by_layer_type=True),
+        _windows("memory_stall_s_per_token", "s/token", "lower", "ratio", "memory_stall_s", "tokens", by_layer_type=True),
+    )
+}
