@@ -35,9 +35,18 @@ def _requests(name: str, unit: str = "s") -> MetricDefinition:
     return MetricDefinition(name=name, unit=unit, direction="lower", basis="request_percentile", scale="ratio", column=name)
 
 
-def _windows(name: str, unit: str, direction: Direction, scale: Scale, numerator: str, denominator: str, by_layer_type: bool = False) -> MetricDefinition:
+def _windows(
+    name: str, unit: str, direction: Direction, scale: Scale, numerator: str, denominator: str, by_layer_type: bool = False
+) -> MetricDefinition:
     return MetricDefinition(
-        name=name, unit=unit, direction=direction, basis="window_ratio", scale=scale, numerator=numerator, denominator=denominator, by_layer_type=by_layer_type
+        name=name,
+        unit=unit,
+        direction=direction,
+        basis="window_ratio",
+        scale=scale,
+        numerator=numerator,
+        denominator=denominator,
+        by_layer_type=by_layer_type,
     )
 
 
@@ -49,8 +58,17 @@ METRICS: dict[str, MetricDefinition] = {
         _requests("itl_s"),
         _requests("e2e_s"),
         _requests("queue_s"),
-        MetricDefinition(name="slo_attainment_ratio", unit="fraction", direction="higher", basis="request_mean", scale="difference", column="slo_met"),
-        MetricDefinition(name="preemptions_per_request", unit="count", direction="lower", basis="request_mean", scale="difference", column="preemptions_per_request"),
+        MetricDefinition(
+            name="slo_attainment_ratio", unit="fraction", direction="higher", basis="request_mean", scale="difference", column="slo_met"
+        ),
+        MetricDefinition(
+            name="preemptions_per_request",
+            unit="count",
+            direction="lower",
+            basis="request_mean",
+            scale="difference",
+            column="preemptions_per_request",
+        ),
         _windows("throughput_tokens_per_s", "tokens/s", "higher", "ratio", "tokens", "time_s"),
         _windows("sustained_flops_per_s", "FLOP/s", "higher", "ratio", "flops", "time_s"),
         _windows("mfu_ratio", "fraction", "higher", "difference", "flops", "reference"),

@@ -82,7 +82,9 @@ def read_json_object(path: Path, what: str) -> Document:
     """Return the JSON object in a file."""
     document = parse_json(decode(read_bytes(path, what), str(path), what), str(path))
     if not isinstance(document, dict):
-        raise SpecError(str(path), f"a JSON {type(document).__name__} at the top", f"{what}, which is an object", "check that it is the right file")
+        raise SpecError(
+            str(path), f"a JSON {type(document).__name__} at the top", f"{what}, which is an object", "check that it is the right file"
+        )
     return document
 
 

@@ -6,6 +6,7 @@ knobs; ``schemas/mapping.v1.schema.json`` repeats it for editors and a test hold
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -207,9 +208,11 @@ def _accepts(values: str, value: object) -> tuple[bool, str]:
 def _ascending(value: object) -> bool:
     if not isinstance(value, tuple) or not all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in value):
         return False
-    return all(low < high for low, high in zip(value, value[1:], strict=False))
+    return all(low < high for low, high in itertools.pairwise(value))
 
 
 def _tile(value: object, length: int) -> bool:
     sizes = value if isinstance(value, tuple) else ()
-    return len(sizes) == length and all(isinstance(size, int) and not isinstance(size, bool) and size >= 8 and size % 8 == 0 for size in sizes)
+    return len(sizes) == length and all(
+        isinstance(size, int) and not isinstance(size, bool) and size >= 8 and size % 8 == 0 for size in sizes
+    )

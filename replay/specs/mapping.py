@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,7 +51,9 @@ class MappingSpec:
     name: str
     settings: tuple[Setting, ...] = ()
 
-    def value(self, name: str, *, layer: str | None = None, phase: str | None = None, rows: int | None = None, chip: str | None = None) -> Value:
+    def value(
+        self, name: str, *, layer: str | None = None, phase: str | None = None, rows: int | None = None, chip: str | None = None
+    ) -> Value:
         """Return a knob's value at a place: the narrowest setting that covers it, of equals the last written, else the default."""
         best: Setting | None = None
         for setting in self.settings:
@@ -60,7 +63,9 @@ class MappingSpec:
                 best = setting
         return KNOBS[name].default if best is None else best.value
 
-    def row_bins(self, name: str, *, layer: str | None, phase: str | None, chip: str | None, rows_to: int) -> Iterator[tuple[int, int, Value]]:
+    def row_bins(
+        self, name: str, *, layer: str | None, phase: str | None, chip: str | None, rows_to: int
+    ) -> Iterator[tuple[int, int, Value]]:
         """Yield (first row, last row, value) over 1..`rows_to`, cut wherever a scope's row bound can change the value."""
         edges = {1, rows_to + 1}
         for setting in self.settings:
@@ -68,7 +73,7 @@ class MappingSpec:
                 edges.add(max(1, setting.scope.rows_from))
                 edges.add((setting.scope.rows_to or rows_to) + 1)
         cuts = sorted(edge for edge in edges if edge <= rows_to + 1)
-        for first, after in zip(cuts, cuts[1:], strict=False):
+        for first, after in itertools.pairwise(cuts):
             yield first, after - 1, self.value(name, layer=layer, phase=phase, rows=first, chip=chip)
 
     def to_document(self) -> dict[str, Any]:
@@ -90,7 +95,11 @@ class MappingSpec:
         """Return this mapping with the named knob ids as the baseline has them (set, or not set at all)."""
         wanted = set(knobs)
         old = {setting.knob: setting for setting in baseline.settings}
-        kept = [old[setting.knob] if setting.knob in wanted else setting for setting in self.settings if setting.knob not in wanted or setting.knob in old]
+        kept = [
+            old[setting.knob] if setting.knob in wanted else setting
+            for setting in self.settings
+            if setting.knob not in wanted or setting.knob in old
+        ]
         present = {setting.knob for setting in kept}
         kept += [setting for knob, setting in old.items() if knob in wanted and knob not in present]
         return replace(self, settings=tuple(kept))
@@ -126,7 +135,12 @@ def parse_mapping(text: str, where: str) -> MappingSpec:
         line = documents.locate(text, [section])
         if not isinstance(content, dict):
             known = sorted({knob.split(".")[0] for knob in KNOBS})
-            raise SpecError(_at(where, line), f"the key {section!r} stands outside a section{nearest(section, known)}", "name and sections", "move it into its section")
+            raise SpecError(
+                _at(where, line),
+                f"the key {section!r} stands outside a section{nearest(section, known)}",
+                "name and sections",
+                "move it into its section",
+            )
         for key, value in content.items():
             line = documents.locate(text, [section, key])
             settings.append(_setting(f"{section}.{key}", value, where, line))
@@ -145,7 +159,12 @@ def _setting(knob: str, value: Any, where: str, line: int | None) -> Setting:
     place = _at(where, line)
     definition = KNOBS.get(name)
     if definition is None:
-        raise SpecError(place, f"unknown knob {name!r}{nearest(name, KNOBS)}", "a knob of the mapping schema", "correct or remove the line (`replay validate --help` lists the knobs)")
+        raise SpecError(
+            place,
+            f"unknown knob {name!r}{nearest(name, KNOBS)}",
+            "a knob of the mapping schema",
+            "correct or remove the line (`replay validate --help` lists the knobs)",
+        )
     scope = _scope(definition, knob, scope_text, place)
     frozen = tuple(value) if isinstance(value, list) else value
     want = definition.problem(frozen)
@@ -163,7 +182,12 @@ def _scope(definition: KnobDefinition, knob: str, text: str, place: str) -> Scop
     except ValueError as error:
         raise SpecError(place, str(error), "a scope such as @mlp.decode[rows<=16]", "correct the scope") from error
     if scope.layer is not None and scope.layer not in definition.layers:
-        raise SpecError(place, f"{definition.name} cannot be scoped to the layer type {scope.layer}", ", ".join(definition.layers) or "no layer type", fix)
+        raise SpecError(
+            place,
+            f"{definition.name} cannot be scoped to the layer type {scope.layer}",
+            ", ".join(definition.layers) or "no layer type",
+            fix,
+        )
     if scope.phase is not None and not definition.phases:
         raise SpecError(place, f"{definition.name} cannot be scoped to a phase", "no phase", fix)
     if (scope.rows_from or scope.rows_to is not None) and not definition.rows:
@@ -175,7 +199,12 @@ def _refuse_conflicts(settings: list[Setting], where: str) -> None:
     seen: dict[str, Setting] = {}
     for setting in settings:
         if setting.knob in seen:
-            raise SpecError(_at(where, setting.line), f"{setting.knob} is set twice (two spellings of one scope)", "each knob once", "remove one of them")
+            raise SpecError(
+                _at(where, setting.line),
+                f"{setting.knob} is set twice (two spellings of one scope)",
+                "each knob once",
+                "remove one of them",
+            )
         seen[setting.knob] = setting
 
 
