@@ -87,6 +87,12 @@ class Claim:
     adjusted_p: float | None
     """Holm-adjusted one-sided p-value of "no worse than the baseline", over the cell's blocking claims."""
     warnings: tuple[str, ...] = ()
+    reason_code: str | None = None
+    """Why it is undecided, for machines; None once it is decided."""
+    reason: str | None = None
+    """The same for people, with how much more data would decide it where that is known."""
+    n_needed: int | None = None
+    """Requests (or windows) that would decide it with 80 % power if the estimate stands."""
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form for the verdict document."""

@@ -18,6 +18,8 @@ class MetricDefinition:
     """
 
     name: str
+    label: str
+    """How people call it."""
     unit: str
     direction: Direction
     basis: Basis
@@ -31,15 +33,20 @@ class MetricDefinition:
     by_layer_type: bool = False
 
 
-def _requests(name: str, unit: str = "s") -> MetricDefinition:
-    return MetricDefinition(name=name, unit=unit, direction="lower", basis="request_percentile", scale="ratio", column=name)
+def _requests(name: str, label: str) -> MetricDefinition:
+    return MetricDefinition(name=name, label=label, unit="s", direction="lower", basis="request_percentile", scale="ratio", column=name)
+
+
+def _means(name: str, label: str, unit: str, direction: Direction, column: str) -> MetricDefinition:
+    return MetricDefinition(name=name, label=label, unit=unit, direction=direction, basis="request_mean", scale="difference", column=column)
 
 
 def _windows(
-    name: str, unit: str, direction: Direction, scale: Scale, numerator: str, denominator: str, by_layer_type: bool = False
+    name: str, label: str, unit: str, direction: Direction, scale: Scale, numerator: str, denominator: str, by_layer_type: bool = False
 ) -> MetricDefinition:
     return MetricDefinition(
         name=name,
+        label=label,
         unit=unit,
         direction=direction,
         basis="window_ratio",
@@ -53,26 +60,17 @@ def _windows(
 METRICS: dict[str, MetricDefinition] = {
     metric.name: metric
     for metric in (
-        _requests("ttft_s"),
-        _requests("tpot_s"),
-        _requests("itl_s"),
-        _requests("e2e_s"),
-        _requests("queue_s"),
-        MetricDefinition(
-            name="slo_attainment_ratio", unit="fraction", direction="higher", basis="request_mean", scale="difference", column="slo_met"
-        ),
-        MetricDefinition(
-            name="preemptions_per_request",
-            unit="count",
-            direction="lower",
-            basis="request_mean",
-            scale="difference",
-            column="preemptions_per_request",
-        ),
-        _windows("throughput_tokens_per_s", "tokens/s", "higher", "ratio", "tokens", "time_s"),
-        _windows("sustained_flops_per_s", "FLOP/s", "higher", "ratio", "flops", "time_s"),
-        _windows("mfu_ratio", "fraction", "higher", "difference", "flops", "reference"),
-        _windows("memory_stall_ratio", "fraction", "lower", "difference", "memory_stall_s", "time_s", by_layer_type=True),
-        _windows("memory_stall_s_per_token", "s/token", "lower", "ratio", "memory_stall_s", "tokens", by_layer_type=True),
+        _requests("ttft_s", "TTFT"),
+        _requests("tpot_s", "TPOT"),
+        _requests("itl_s", "ITL (a request's longest gap)"),
+        _requests("e2e_s", "end-to-end latency"),
+        _requests("queue_s", "queueing time"),
+        _means("slo_attainment_ratio", "SLO attainment", "fraction", "higher", "slo_met"),
+        _means("preemptions_per_request", "preemptions per request", "count", "lower", "preemptions_per_request"),
+        _windows("throughput_tokens_per_s", "tokens per busy second", "tokens/s", "higher", "ratio", "tokens", "time_s"),
+        _windows("sustained_flops_per_s", "sustained FLOP/s", "FLOP/s", "higher", "ratio", "flops", "time_s"),
+        _windows("mfu_ratio", "MFU", "fraction", "higher", "difference", "flops", "reference"),
+        _windows("memory_stall_ratio", "memory-stall fraction", "fraction", "lower", "difference", "memory_stall_s", "time_s", True),
+        _windows("memory_stall_s_per_token", "memory stall per token", "s/token", "lower", "ratio", "memory_stall_s", "tokens", True),
     )
 }

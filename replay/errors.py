@@ -6,7 +6,8 @@
     ├── InputError            somebody's file or option cannot be used (exit code 2)
     │   ├── TraceError        a request trace
     │   ├── SpecError         a model, hardware, mapping, policy, owners or project file, or an option
-    │   └── SchemaError       a document that violates its schema
+    │   │   └── SchemaError   a document that violates its schema
+    │   └── EvidenceError     readable, but it cannot support a decision (exit code 30)
     └── InvariantError        the product broke one of its own laws (a bug: exit code 1)
 """
 
@@ -44,6 +45,10 @@ class SpecError(InputError):
 
 class SchemaError(SpecError):
     """A document violates its JSON Schema."""
+
+
+class EvidenceError(InputError):
+    """An input is readable but cannot support a decision: its trace is gone or changed, or the two arms cannot be compared."""
 
 
 class InvariantError(ReplayError):

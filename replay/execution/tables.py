@@ -39,6 +39,7 @@ STEPS_SCHEMA = pa.schema(
         pa.field("prefill_pairs", pa.int64(), nullable=False),  # sum over chunks of causal (query, key) pairs
         pa.field("prefill_context_tokens", pa.int64(), nullable=False),  # sum over chunks of keys read
         pa.field("recomputed_tokens", pa.int64(), nullable=False),  # of prefill_tokens, those computed before a preemption
+        pa.field("output_tokens", pa.int64(), nullable=False),  # tokens emitted at the step's end
         pa.field("captured_tokens", pa.int64(), nullable=False),  # size of the replayed graph, 0 = eager
         pa.field("running", pa.int64(), nullable=False),  # sequences holding cache at the step
         pa.field("waiting", pa.int64(), nullable=False),  # arrived and not running when the step starts

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from replay.provenance import TraceProvenance
 
@@ -44,3 +47,54 @@ class Trace:
     def span_s(self) -> float:
         """Time from the first arrival to the last; 0 without arrivals."""
         return float(self.requests["arrival_s"][-1].as_py()) if self.has_arrivals else 0.0
+
+
+def build_trace(*, name: str, requests: pa.Table, provenance: TraceProvenance) -> Trace:
+    """Return the trace of rows that already have the promised order and values; casts to TRACE_SCHEMA and digests the rows."""
+    columns = {field.name: _column(requests, field) for field in TRACE_SCHEMA}
+    table = pa.table(columns, schema=TRACE_SCHEMA)
+    return Trace(name=name, requests=table, provenance=provenance, digest=digest_rows(table))
+
+
+def digest_rows(requests: pa.Table) -> str:
+    """Return the digest of rows in TRACE_SCHEMA, the same however the table is chunked, sliced or encoded on disk.
+
+    Each column in the schema's order: its name and length, a validity bit per row, then little-endian values (64 bit); text and lists
+    are their lengths followed by the concatenated content.
+    """
+    hasher = hashlib.sha256(b"replay-gate trace rows, version 1\n")
+    for field in TRACE_SCHEMA:
+        column = requests[field.name].combine_chunks()
+        hasher.update(f"{field.name} {len(column)}\n".encode())
+        hasher.update(np.packbits(pc.is_valid(column).to_numpy(zero_copy_only=False)).tobytes())
+        for part in _canonical_parts(column):
+            hasher.update(part)
+    return "sha256:" + hasher.hexdigest()
+
+
+def _column(requests: pa.Table, field: pa.Field) -> pa.Array:
+    if field.name not in requests.column_names:
+        return pa.nulls(requests.num_rows, field.type)
+    return requests[field.name].combine_chunks().cast(field.type)
+
+
+def _canonical_parts(column: pa.Array) -> tuple[bytes, ...]:
+    if pa.types.is_list(column.type):
+        return (_little_endian(pc.list_value_length(column)), _little_endian(pc.list_flatten(column)))
+    if pa.types.is_string(column.type):
+        return (_little_endian(pc.binary_length(column)), _text_bytes(column))
+    return (_little_endian(column),)
+
+
+def _little_endian(column: pa.Array) -> bytes:
+    kind = "<f8" if pa.types.is_floating(column.type) else "<i8"
+    return np.asarray(pc.fill_null(column, 0).to_numpy(zero_copy_only=False)).astype(kind, copy=False).tobytes()
+
+
+def _text_bytes(column: pa.Array) -> bytes:
+    filled = pc.fill_null(column, "")
+    _, offsets_buffer, data_buffer = filled.buffers()
+    if data_buffer is None or not len(filled):
+        return b""
+    offsets = np.frombuffer(offsets_buffer, dtype=np.int32)[filled.offset : filled.offset + len(filled) + 1]
+    return bytes(memoryview(data_buffer)[offsets[0] : offsets[-1]])

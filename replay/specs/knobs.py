@@ -54,6 +54,9 @@ class KnobDefinition:
         return None if ok else want
 
 
+UNBOUNDED_ROWS = 2**31
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """Where a setting applies; every part that is None or empty does not restrict."""
@@ -78,9 +81,16 @@ class Scope:
         return ".".join(parts) + (f"[{','.join(bounds)}]" if bounds else "")
 
     @property
-    def constraints_count(self) -> int:
-        """How narrow the scope is: the narrowest setting that applies wins."""
-        return sum((self.layer is not None, self.phase is not None, self.rows_from > 0, self.rows_to is not None, self.chip is not None))
+    def narrowness(self) -> tuple[int, bool, bool, bool, bool, int, int]:
+        """How narrow the scope is; of the settings that cover a place the greatest wins, wherever it stands in the file.
+
+        First by the number of parts that restrict, then chip before rows before phase before layer, then the smaller range
+        of rows, then the one that starts later.
+        """
+        bounded = self.rows_from > 0 or self.rows_to is not None
+        parts = (self.chip is not None, bounded, self.phase is not None, self.layer is not None)
+        width = (UNBOUNDED_ROWS if self.rows_to is None else self.rows_to) - self.rows_from
+        return (sum(parts), *parts, -width, self.rows_from)
 
     def covers(self, *, layer: str | None, phase: str | None, rows: int | None, chip: str | None) -> bool:
         """Return whether the scope includes the place asked for (None = the caller has no such coordinate)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,27 +53,40 @@ class MappingSpec:
     def value(
         self, name: str, *, layer: str | None = None, phase: str | None = None, rows: int | None = None, chip: str | None = None
     ) -> Value:
-        """Return a knob's value at a place: the narrowest setting that covers it, of equals the last written, else the default."""
-        best: Setting | None = None
-        for setting in self.settings:
-            if setting.name != name or not setting.scope.covers(layer=layer, phase=phase, rows=rows, chip=chip):
-                continue
-            if best is None or setting.scope.constraints_count >= best.scope.constraints_count:
-                best = setting
-        return KNOBS[name].default if best is None else best.value
+        """Return a knob's value at a place: that of the narrowest setting that covers it, else the default."""
+        covering = [
+            setting
+            for setting in self.settings
+            if setting.name == name and setting.scope.covers(layer=layer, phase=phase, rows=rows, chip=chip)
+        ]
+        return max(covering, key=lambda setting: setting.scope.narrowness).value if covering else KNOBS[name].default
+
+    def count(self, name: str) -> int:
+        """Return a whole-number knob of the whole model."""
+        value = self.value(name)
+        assert isinstance(value, int)
+        return value
+
+    def ratio(self, name: str) -> float:
+        """Return a knob of the whole model that is a fraction."""
+        value = self.value(name)
+        assert isinstance(value, int | float)
+        return float(value)
 
     def row_bins(
         self, name: str, *, layer: str | None, phase: str | None, chip: str | None, rows_to: int
     ) -> Iterator[tuple[int, int, Value]]:
-        """Yield (first row, last row, value) over 1..`rows_to`, cut wherever a scope's row bound can change the value."""
+        """Yield (first row, last row, value) over 1..`rows_to`, cut where a scope's row bound changes the value."""
         edges = {1, rows_to + 1}
         for setting in self.settings:
             if setting.name == name:
                 edges.add(max(1, setting.scope.rows_from))
                 edges.add((setting.scope.rows_to or rows_to) + 1)
-        cuts = sorted(edge for edge in edges if edge <= rows_to + 1)
-        for first, after in itertools.pairwise(cuts):
-            yield first, after - 1, self.value(name, layer=layer, phase=phase, rows=first, chip=chip)
+        cuts = sorted(edge for edge in edges if edge <= rows_to)
+        values = [self.value(name, layer=layer, phase=phase, rows=first, chip=chip) for first in cuts]
+        starts = [index for index, value in enumerate(values) if index == 0 or value != values[index - 1]]
+        for index, following in zip(starts, [*starts[1:], None], strict=True):
+            yield cuts[index], rows_to if following is None else cuts[following] - 1, values[index]
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form: name and settings by knob id, in file order."""

@@ -9,7 +9,7 @@ tokens              (phase, tokens)                          the row's terms
 sequences           sequences                                the row's terms (LM head, sampling)
 decode_attention    (decode sequences, context)              terms interpolated linearly in the mean context length
 prefill_attention   prefill tokens                           launch; compute = pairs x `compute_s_per_pair`; memory =
-                                                             tokens and context tokens x their rates
+                                                             pairs, tokens and context tokens x their rates
 =================== ======================================== =========================================================
 
 The terms of a call are *pure*: `launch_s` (device floor), `compute_s`, `memory_s` and `sync_s` (collectives, combines). They
@@ -85,8 +85,9 @@ class StepTable:
     """Columns `sequences` (0..max_running), `context_tokens` (the knots of the mean context, ascending, the same for every
     sequence count), then terms; sorted by both."""
     prefill_terms: pa.Table
-    """Columns `tokens` (0..max_batched_tokens), then for each kernel `compute_s_per_pair`, `memory_s_per_token`,
-    `memory_s_per_context_token`, `launch_s`, `bytes_per_token`, `bytes_per_context_token`."""
+    """Columns `tokens` (0..max_batched_tokens), then for each kernel `compute_s_per_pair`, `memory_s_per_pair`,
+    `memory_s_per_token`, `memory_s_per_context_token`, `launch_s`, `bytes_per_pair`, `bytes_per_token`,
+    `bytes_per_context_token`."""
     capture: pa.Table
     """Columns `phase`, `tokens`, `captured_tokens`: the size of the captured graph that a step replays, 0 where it runs eagerly."""
     host_launch_s: float

@@ -1,0 +1,135 @@
+"""Bottleneck class: which term of the time grew, in which layer type and phase, priced on the same recorded steps.
+
+The time of a layer type splits without remainder into exposed terms: memory stall (time that infinite bandwidth would
+save), launch floors, synchronisation, and compute for the rest; the host adds what it exceeds the device by, step by step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from gates.attribution.growth import ALL_STEPS, Growth, growth_that_counts, step_growths
+from gates.attribution.stage import pool_failure, pool_tokens, preemptions_count
+from gates.attribution.trials import Trials
+from replay.assembly.run import Run
+from replay.errors import SpecError
+from replay.execution.step_costs import Floats, PricedKernel, price_kernels, step_seconds
+from replay.tiling.step_table import StepTable
+
+TERM_CLASSES = {
+    "compute": "compute",
+    "memory stall": "memory_bandwidth",
+    "kernel launches": "launch_sync",
+    "synchronisation": "launch_sync",
+    "waiting for the host": "launch_sync",
+    "collectives": "interconnect",
+}
+"""Class of each exposed term of the time."""
+
+HOST = "host"
+COLLECTIVE_LAYER = "all_reduce"
+
+Split = dict[tuple[str, str, str], float]
+"""Seconds by (phase, layer type, term)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bottleneck:
+    """The class, where it grew most, and the figures in one sentence."""
+
+    bottleneck_class: str
+    layer_type: str | None
+    phase: str | None
+    message: str
+
+    def to_document(self) -> dict[str, str]:
+        """Return the reason that carries it."""
+        return {"code": "bottleneck", "message": self.message}
+
+
+def find_bottleneck(trials: Trials, blamed: frozenset[str]) -> Bottleneck | None:
+    """Return the bottleneck class of a regression, from the baseline with only the blamed knobs changed.
+
+    Where these cannot be built without the others, all changed knobs are taken; None where that cannot be priced either.
+    """
+    for knobs in dict.fromkeys((blamed, trials.knobs)):
+        try:
+            return _bottleneck(trials, knobs)
+        except SpecError:
+            continue
+    return None
+
+
+def _bottleneck(trials: Trials, knobs: frozenset[str]) -> Bottleneck:
+    # Batching knobs are left out of the pricing: they decide which steps there are, not what a given step costs.
+    batching = frozenset(knob for knob in knobs if knob.startswith("batching."))
+    baseline = trials.replayer.run(trials.baseline)
+    before = trials.replayer.table(trials.baseline)
+    after = trials.replayer.table(trials.only(knobs - batching))
+    growth = growth_that_counts(step_growths(baseline.steps, before, after))
+    if growth is None:
+        return _of_the_queue(baseline, trials.replayer.run(trials.only(knobs)), before, after)
+    return _of_the_step(growth, _split(before, growth.view.steps), _split(after, growth.view.steps))
+
+
+def _of_the_queue(baseline: Run, changed: Run, before: StepTable, after: StepTable) -> Bottleneck:
+    same = "the same steps cost no more"
+    shrunk = pool_failure(baseline, changed, before, after)
+    preempted = preemptions_count(changed) - preemptions_count(baseline)
+    if shrunk is not None:
+        return Bottleneck(bottleneck_class="memory_capacity", layer_type=None, phase=None, message=f"{same}; {shrunk}")
+    if preempted > 0:
+        message = f"{same}; the replay makes {preempted} more preemptions with a cache pool of {pool_tokens(after)} tokens"
+        return Bottleneck(bottleneck_class="memory_capacity", layer_type=None, phase=None, message=message)
+    return Bottleneck(bottleneck_class="queueing", layer_type=None, phase=None, message=f"{same}; requests wait longer or in other company")
+
+
+def _of_the_step(growth: Growth, before: Split, after: Split) -> Bottleneck:
+    grown = {key: after.get(key, 0.0) - before.get(key, 0.0) for key in sorted({*before, *after})}
+    by_class: dict[str, float] = {}
+    for (_, _, term), delta_s in grown.items():
+        name = TERM_CLASSES[term]
+        by_class[name] = by_class.get(name, 0.0) + delta_s
+    winner = max(sorted(by_class), key=lambda name: by_class[name])
+    phase, layer, term = max((key for key in grown if TERM_CLASSES[key[2]] == winner), key=lambda key: grown[key])
+    key = (phase, layer, term)
+    place = f"{layer} in {phase} steps" if layer != HOST else f"{phase} steps"
+    of_view = "" if growth.view.name == ALL_STEPS else f" ({growth.view.name})"
+    message = (
+        f"{term} of {place} grows from {before.get(key, 0.0):.4g} s to {after.get(key, 0.0):.4g} s on the baseline's steps{of_view}, "
+        f"whose time goes from {growth.before_s:.4g} s to {growth.after_s:.4g} s"
+    )
+    return Bottleneck(bottleneck_class=winner, layer_type=None if layer == HOST else layer, phase=phase, message=message)
+
+
+def _split(table: StepTable, steps: pa.Table) -> Split:
+    """Return the busy time of the steps by phase, layer type and exposed term; the parts add up to it."""
+    split: Split = {}
+    prefill = steps["prefill_tokens"].to_numpy() > 0
+    phases = {name: mask for name, mask in (("prefill", prefill), ("decode", ~prefill)) if mask.any()}
+    seconds = step_seconds(table, steps)
+    for phase, mask in phases.items():
+        split[phase, HOST, "waiting for the host"] = float(np.maximum(seconds.host_s - seconds.device_s, 0.0)[mask].sum())
+    for kernel in price_kernels(table, steps):
+        for term, one_call_s in _exposed(kernel).items():
+            each_s = (kernel.weight * one_call_s)[kernel.row]
+            for phase, mask in phases.items():
+                key = (phase, kernel.layer_type, term)
+                split[key] = split.get(key, 0.0) + float(each_s[mask].sum())
+    return split
+
+
+def _exposed(kernel: PricedKernel) -> dict[str, Floats]:
+    """Return the time of one call by exposed term [rows]; everything about a collective is the interconnect's."""
+    time_s, stall_s = kernel.time_s, kernel.stall_s
+    if kernel.layer_type == COLLECTIVE_LAYER:
+        return {"collectives": time_s}
+    return {
+        "compute": time_s - stall_s - kernel.launch_s - kernel.sync_s,
+        "memory stall": stall_s,
+        "kernel launches": kernel.launch_s,
+        "synchronisation": kernel.sync_s,
+    }

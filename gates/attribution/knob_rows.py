@@ -1,0 +1,67 @@
+"""Rows of `knobs[]`: every knob that differs, what was asked and what runs, its owner and the cost of going back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from gates.attribution.trials import KnobDecision
+from gates.owners import Owners
+from replay.specs.knobs import EVERYWHERE, PHASES, Scope, Value, parse_scope
+from replay.specs.mapping import KnobChange
+
+
+def knob_rows(changes: Iterable[KnobChange], decisions: Iterable[KnobDecision], owners: Owners) -> list[dict[str, Any]]:
+    """Return one row per differing knob, in the order of the changes.
+
+    `requested` and `effective` come from the candidate's kernel plan, over all places the knob's scope covers; a knob the plan
+    takes no decision about (batching, tiles) is applied as it is written. `line` is the line of the candidate's file, or None.
+    """
+    taken = tuple(decisions)
+    return [_row(change, [decision for decision in taken if _concerns(decision, change)], owners) for change in changes]
+
+
+def _row(change: KnobChange, decisions: list[KnobDecision], owners: Owners) -> dict[str, Any]:
+    written = plain(change.candidate)
+    return {
+        "knob": change.knob,
+        "baseline": plain(change.baseline),
+        "candidate": written,
+        "requested": _joined((str(decision.requested) for decision in decisions), written),
+        "effective": _joined((str(decision.effective) for decision in decisions), written),
+        "fallback_reason": _joined((decision.reason for decision in decisions if decision.reason), None),
+        "owner": owners.of(change.knob).owner,
+        "revert_cost": change.definition.revert_cost,
+        "line": change.line,
+    }
+
+
+def plain(value: Value | None) -> Any:
+    """Return a knob's value as JSON has it."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _joined(values: Iterable[str], otherwise: Any) -> Any:
+    """Return the distinct values in order, or `otherwise` where there are none."""
+    distinct = list(dict.fromkeys(values))
+    return "; ".join(distinct) if distinct else otherwise
+
+
+def _concerns(decision: KnobDecision, change: KnobChange) -> bool:
+    """Return whether a decision was taken at a place that the changed knob's scope covers."""
+    name, _, place = decision.knob.partition("@")
+    if name != change.definition.name:
+        return False
+    scope = _scope(change)
+    parts = re.sub(r"\[.*\]", "", place).split(".")
+    phase = next((part for part in parts if part in PHASES), None)
+    layer = next((part for part in parts if part and part not in PHASES), None)
+    rows = re.search(r"rows (\d+)-(\d+)", place)
+    meets = rows is None or (int(rows[2]) >= scope.rows_from and int(rows[1]) <= (scope.rows_to or int(rows[1])))
+    return meets and (None in (scope.layer, layer) or scope.layer == layer) and (None in (scope.phase, phase) or scope.phase == phase)
+
+
+def _scope(change: KnobChange) -> Scope:
+    _, marker, scope = change.knob.partition("@")
+    return parse_scope(scope) if marker else EVERYWHERE

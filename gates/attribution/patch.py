@@ -1,0 +1,123 @@
+"""Patch that sets knobs back in the candidate's mapping file: a unified diff that applies with ``git apply``."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass
+
+from gates.attribution.toml_statements import Statement, statements
+from replay.errors import InvariantError
+from replay.specs.knobs import Value, parse_scope
+from replay.specs.mapping import MappingSpec, parse_mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappingFile:
+    """The candidate's mapping file as it stands: its name relative to the project and its text, byte-order mark and line ends included."""
+
+    name: str
+    text: str
+
+
+def revert_patch(file: MappingFile, knobs: tuple[str, ...], baseline: MappingSpec) -> str | None:
+    """Return the unified diff that gives the named knobs the baseline's setting, or None where the text needs no change.
+
+    Everything else in the file (comments, order, spelling, line ends) stays. The patched text parses to the same settings as
+    ``candidate.reverted(knobs, baseline)``.
+
+    Raises:
+        InvariantError: the edited text does not parse to that mapping.
+    """
+    old = {setting.knob: setting.value for setting in baseline.settings}
+    text = file.text
+    for knob in knobs:
+        text = _edited(text, knob, old.get(knob))
+    _verify(file, text, knobs, baseline)
+    return _unified(file, text) if text != file.text else None
+
+
+def _edited(text: str, knob: str, value: Value | None) -> str:
+    """Return the text with one knob set to a value, or not set at all (None)."""
+    section, key = knob.split(".", 1)
+    inline = None
+    for statement in statements(text):
+        if statement.is_header:
+            continue
+        if statement.path == (section,):
+            inline = statement
+        elif len(statement.path) == 2 and _knob_id(*statement.path) == knob:
+            if value is None:
+                return text[: statement.first] + text[statement.after :]
+            return _replaced(text, statement, _toml(value))
+    if inline is not None:
+        return _replaced(text, inline, _inline_table(text, inline, knob, value))
+    return text if value is None else _inserted(text, section, key, value)
+
+
+def _knob_id(section: str, key: str) -> str:
+    """Return the canonical knob id of a key of a mapping file, however its scope is spelled."""
+    name, marker, scope = key.partition("@")
+    return f"{section}.{name}" + (f"@{parse_scope(scope)}" if marker else "")
+
+
+def _replaced(text: str, statement: Statement, value: str) -> str:
+    start, end = statement.value
+    return text[:start] + value + text[end:]
+
+
+def _inline_table(text: str, statement: Statement, knob: str, value: Value | None) -> str:
+    """Return a section written as an inline table, with one knob changed."""
+    start, end = statement.value
+    section = statement.path[0]
+    spec = parse_mapping(f'name = "x"\n{section} = {text[start:end]}\n', section)
+    values = {setting.knob: setting.value for setting in spec.settings}
+    if value is None:
+        values.pop(knob, None)
+    else:
+        values[knob] = value
+    pairs = [f"{_toml_key(name.split('.', 1)[1])} = {_toml(setting)}" for name, setting in values.items()]
+    return "{ " + ", ".join(pairs) + " }" if pairs else "{}"
+
+
+def _inserted(text: str, section: str, key: str, value: Value) -> str:
+    """Return the text with a new line at the end of its section, which is made at the end of the file where there is none."""
+    line_end = "\r\n" if "\r\n" in text else "\n"
+    last = [statement for statement in statements(text) if statement.path[:1] == (section,)]
+    text += "" if text.endswith("\n") else line_end
+    if not last:
+        return f"{text}{line_end}[{section}]{line_end}{_toml_key(key)} = {_toml(value)}{line_end}"
+    dotted = f"{section}." if len(last[-1].written) == 2 else ""  # the section's keys stand at the top: gemm.tile = ...
+    at = last[-1].after + (len(line_end) if last[-1].after and text[last[-1].after - 1] != "\n" else 0)
+    return f"{text[:at]}{dotted}{_toml_key(key)} = {_toml(value)}{line_end}{text[at:]}"
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(str(size) for size in value) + "]"
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+
+
+def _verify(file: MappingFile, text: str, knobs: tuple[str, ...], baseline: MappingSpec) -> None:
+    wanted = parse_mapping(file.text.removeprefix("\ufeff"), file.name).reverted(knobs, baseline)
+    if parse_mapping(text.removeprefix("\ufeff"), file.name).digest != wanted.digest:
+        raise InvariantError(f"the patch that reverts {', '.join(knobs)} in {file.name} does not give the mapping that was replayed")
+
+
+def _unified(file: MappingFile, text: str) -> str:
+    before, after = (re.findall(r"[^\n]*\n|[^\n]+", version) for version in (file.text, text))
+    lines = difflib.unified_diff(before, after, _path("a", file.name), _path("b", file.name))
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _path(side: str, name: str) -> str:
+    """Return a file name as git spells it in a patch: quoted where it must be, ended by a tab where it holds a space."""
+    path = f"{side}/{name.removeprefix('./')}"
+    if re.search(r'["\\\x00-\x1f]', path):
+        return json.dumps(path, ensure_ascii=False)
+    return path + ("\t" if " " in path else "")

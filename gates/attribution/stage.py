@@ -1,0 +1,127 @@
+"""First failing stage: the earliest stage whose own invariant the candidate breaks, given the baseline's upstream outputs.
+
+Rules
+  1. A stage is charged only with the changed knobs that it owns.
+  2. Lowering and tiling are priced on the *baseline's* recorded steps, each on top of the stages before it, so that neither
+     queueing nor a later stage can make an earlier one look broken (or sound).
+  3. A stage whose cost got worse is named only if one of its knobs is in the smallest revert: a cost that stays when the
+     verdict turns to release was not the cause. Where no revert is known, the earliest broken stage is named.
+  4. If the knobs to undo belong to stages that all kept their invariants, the limits broke on their own: `quality_sla`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from gates.attribution.growth import growth_that_counts, step_growths
+from gates.attribution.severity import by_severity
+from gates.attribution.trials import Trials
+from gates.finding import Finding
+from replay.assembly.run import Run
+from replay.errors import SpecError
+from replay.specs.knobs import Stage
+from replay.tiling.step_table import StepTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFailure:
+    """A stage that broke its own invariant, and how that shows."""
+
+    stage: Stage
+    evidence: str
+
+
+def first_failing_stage(trials: Trials, findings: tuple[Finding, ...], blamed: frozenset[str]) -> StageFailure:
+    """Return the earliest failing stage of a regression; `blamed` are the knobs of the smallest revert, or all changed ones."""
+    for failure in _failures(trials, findings):
+        if trials.of_stages(failure.stage) & blamed:
+            return failure
+    return StageFailure(stage="quality_sla", evidence="limits are broken although lowering, tiling and execution kept their own invariants")
+
+
+def _failures(trials: Trials, findings: tuple[Finding, ...]) -> Iterator[StageFailure]:
+    upstream: frozenset[str] = frozenset()
+    for stage in ("lowering", "tiling"):
+        knobs = trials.of_stages(stage)
+        evidence = _fallback(trials, stage) or _found(findings, stage) or _cost(trials, upstream, upstream | knobs) if knobs else None
+        if evidence:
+            yield StageFailure(stage=stage, evidence=evidence)
+        upstream |= knobs
+    if trials.of_stages("execution") and (evidence := _fallback(trials, "execution") or _execution(trials, upstream, findings)):
+        yield StageFailure(stage="execution", evidence=evidence)
+
+
+def _fallback(trials: Trials, stage: Stage) -> str | None:
+    """Return the first fallback of the candidate that the baseline does not have."""
+    known = {(decision.knob, decision.effective) for decision in trials.replayer.schedule(trials.baseline).decisions if decision.reason}
+    for decision in trials.replayer.schedule(trials.candidate).decisions:
+        if decision.stage == stage and decision.reason and (decision.knob, decision.effective) not in known:
+            return f"{decision.knob} asks for {decision.requested} and gets {decision.effective}: {decision.reason}"
+    return None
+
+
+def _found(findings: tuple[Finding, ...], stage: Stage) -> str | None:
+    return next((finding.message for finding in findings if finding.effect == "disproves" and finding.stage == stage), None)
+
+
+def _cost(trials: Trials, upstream: frozenset[str], through: frozenset[str]) -> str | None:
+    """Return how a stage's output got worse on the baseline's steps, or None."""
+    baseline = trials.replayer.run(trials.baseline)
+    try:
+        before, after = (trials.replayer.table(trials.only(knobs)) for knobs in (upstream, through))
+    except SpecError:
+        return None  # the stage's knobs cannot be built without later ones: nothing can be said about it alone
+    growth = growth_that_counts(step_growths(baseline.steps, before, after))
+    if growth is not None:
+        return f"the baseline's {growth.view.name} cost {growth.ratio:+.1%} ({growth.before_s:.4g} s -> {growth.after_s:.4g} s)"
+    return pool_failure(baseline, trials.replayer.run(trials.candidate), before, after)
+
+
+def pool_failure(baseline: Run, candidate: Run, before: StepTable, after: StepTable) -> str | None:
+    """Return how the cache pool shrank where the candidate also preempts, rejects or waits more, else None."""
+    tokens_before, tokens_after = pool_tokens(before), pool_tokens(after)
+    if tokens_after >= tokens_before:
+        return None
+    preempted = preemptions_count(candidate) - preemptions_count(baseline)
+    rejected = rejected_count(candidate) - rejected_count(baseline)
+    queued_s = _queued_s(candidate) - _queued_s(baseline)
+    if preempted <= 0 and rejected <= 0 and queued_s <= 0:
+        return None
+    return (
+        f"the cache pool shrinks from {tokens_before} to {tokens_after} tokens; on replay {preempted:+d} preemptions, "
+        f"{rejected:+d} requests that never fit, {queued_s:+.4g} s of queueing over all requests"
+    )
+
+
+def pool_tokens(table: StepTable) -> int:
+    """Return the tokens that fit in the cache pool."""
+    return table.pool.blocks_count * table.pool.block_tokens
+
+
+def preemptions_count(run: Run) -> int:
+    """Return the preemptions of a whole replay."""
+    return int(pc.sum(run.requests["preemptions_per_request"]).as_py() or 0)
+
+
+def rejected_count(run: Run) -> int:
+    """Return the requests that can never fit."""
+    return sum(requests for _, requests in run.rejected)
+
+
+def _queued_s(run: Run) -> float:
+    return float(pc.sum(run.requests["queue_s"]).as_py() or 0.0)
+
+
+def _execution(trials: Trials, upstream: frozenset[str], findings: tuple[Finding, ...]) -> str | None:
+    """Return what the execution knobs break on top of the candidate's lowering and tiling, or None."""
+    before = trials.judged(trials.knobs - upstream)
+    held = {claim.id for claim in before.judgement.claims if claim.outcome == "holds"} if before.judgement is not None else None
+    for claim in by_severity(claim.to_document() for claim in trials.judgement.claims):
+        if claim["blocking"] and claim["outcome"] != "holds" and (held is None or claim["id"] in held):
+            context = "with lowering and tiling as changed" if upstream else "with lowering and tiling unchanged"
+            return f"{claim['id']} holds {context} and breaks with the changed batching, capture or parallelism"
+    against = next((finding.message for finding in findings if finding.effect == "disproves"), None)
+    return against if before.releases else None

@@ -1,0 +1,32 @@
+"""What a check looks at and what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from gates.finding import Finding
+
+if TYPE_CHECKING:
+    from gates.policy import PolicySpec
+    from replay.assembly.run import Run
+    from replay.provenance import TraceProvenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Both arms of a cell, how the trace came to be, and the policy that permits or forbids."""
+
+    baseline: Run
+    candidate: Run
+    provenance: TraceProvenance
+    policy: PolicySpec
+
+
+class Check(Protocol):
+    """One question about a cell's evidence."""
+
+    def __call__(self, evidence: Evidence) -> Iterable[Finding]:
+        """Return what was found; nothing where all is well."""
+        ...

@@ -1,0 +1,49 @@
+"""`replay baseline`: freeze a mapping with all that is needed to replay it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gates.cli.arms import locator, read_arm
+from gates.cli.inputs import current_project, load_hardware, load_model, load_traces, project_folder, required, work_options
+from gates.cli.progress import note
+from gates.cli.run import run_manifest
+
+
+@click.command("baseline")
+@click.option("--mapping", metavar="FILE", help="Mapping file (default: the project's).")
+@work_options
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Bundle to write (.json).")
+def command(
+    mapping: str | None, traces: tuple[str, ...], model: str | None, hardware: tuple[str, ...], seed: int | None, out: Path
+) -> None:
+    """Write a baseline bundle: mapping, model, hardware, each trace's digest and place, and the replayed figures.
+
+    `replay gate --baseline FILE` replays it again with the current engine; the figures are for reading.
+    """
+    from replay.assembly.assemble import summary
+    from replay.documents import check, write_json
+    from replay.pipeline import Replayer
+
+    project = current_project()
+    folder = project_folder(project)
+    source = required(mapping or (str(project.path_of(project.mapping)) if project and project.mapping else None), "mapping", "mapping")
+    arm = read_arm(source, role="mapping", mapping_path=None, folder=folder)
+    spec = load_model(model, project)
+    chosen_seed = seed if seed is not None else project.seed if project else 0
+    devices = load_hardware(hardware, project)
+    bundle: dict[str, Any] = {}
+    for trace, path in load_traces(traces, project):
+        for device in devices:
+            note(f"replaying {arm.label} on {trace.name}, {device.name}")
+            replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed)
+            manifest = run_manifest(arm, replayer, locator(path, folder))
+            cell = {**manifest["cells"][0], "summary": summary(replayer.run(arm.mapping))}
+            bundle = bundle or {"schema_version": "1", **manifest, "cells": []}
+            bundle["cells"].append(cell)
+    check(bundle, "baseline.v1", str(out))
+    write_json(out, bundle)
+    click.echo(f"wrote {out}: {arm.mapping.name} on {len(bundle['cells'])} trace and accelerator pairs")

@@ -1,0 +1,113 @@
+"""What a verb works on: options of the command line first, then the project file, then what a bundle carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gates.project import Project, find_project
+from replay.errors import SpecError, TraceError
+
+if TYPE_CHECKING:
+    from replay.ingress.trace import Trace
+    from replay.specs.hardware import HardwareSpec
+    from replay.specs.model import ModelSpec
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MAPPING_HELP = "mapping file (default: the project's)"
+
+
+def work_options(function: Function) -> Function:
+    """Add the options that say what is replayed on what."""
+    options = (
+        click.option(
+            "--trace", "traces", multiple=True, metavar="FILE", help="Request trace; repeat for several (default: the project's)."
+        ),
+        click.option("--model", metavar="NAME|FILE", help="Catalog name or Hugging Face config.json (default: the project's)."),
+        click.option("--hardware", multiple=True, metavar="NAME|FILE", help="Catalog name or description; repeat for several."),
+        click.option("--seed", type=click.IntRange(min=0), help="Seed of every random draw (default: the project's, else 0)."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def current_project() -> Project | None:
+    """Return the nearest project file at or above the current folder."""
+    return find_project(Path.cwd())
+
+
+def project_folder(project: Project | None) -> Path:
+    """Return the folder that names in artifacts are relative to."""
+    return project.folder if project else Path.cwd()
+
+
+def chosen(option: str | None, project_value: str | None, project: Project | None) -> Path | None:
+    """Return the path of an option, else the project's, else None."""
+    if option is not None:
+        return Path(option)
+    return project.path_of(project_value) if project and project_value else None
+
+
+def required(value: str | None, name: str, key: str) -> str:
+    """Return a value that must be given somewhere.
+
+    Raises:
+        SpecError: neither the command line nor the project file gives it.
+    """
+    if not value:
+        raise SpecError(
+            "the command line", f"--{name} is missing", f"--{name}, or `{key}` in a project file", f"add --{name} or a replay.toml"
+        )
+    return value
+
+
+def load_traces(options: Iterable[str], project: Project | None) -> list[tuple[Trace, Path]]:
+    """Return the traces named on the command line or in the project, each with its path.
+
+    Raises:
+        TraceError: one cannot be read, or two have the same name.
+    """
+    from replay.ingress.reader import read_trace
+
+    paths = [Path(option) for option in options]
+    if not paths and project:
+        paths = [project.path_of(text) for text in project.traces]
+    if not paths:
+        required(None, "trace", "traces")
+    found = [(read_trace(path), path) for path in paths]
+    names = [trace.name for trace, _ in found]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        name = sorted(twice)[0]
+        raise TraceError("--trace", f"two traces are named {name!r}", "different file names (the name labels the verdict)", "rename one")
+    return found
+
+
+def load_model(option: str | None, project: Project | None) -> ModelSpec:
+    """Return the model named on the command line or in the project."""
+    from replay.ingress.model_config import read_model
+
+    return read_model(_name_or_path(required(option or (project.model if project else None), "model", "model"), option, project))
+
+
+def load_hardware(options: Iterable[str], project: Project | None) -> list[HardwareSpec]:
+    """Return the accelerators named on the command line or in the project, each once."""
+    from replay.catalog.hardware import read_hardware
+
+    given = list(options)
+    texts = given or list(project.hardware if project else ())
+    required(texts[0] if texts else None, "hardware", "hardware")
+    found = [read_hardware(_name_or_path(text, text if given else None, project)) for text in texts]
+    return list({hardware.name: hardware for hardware in found}.values())
+
+
+def _name_or_path(text: str, option: str | None, project: Project | None) -> str:
+    """Return a catalog name as it is; a path from the project file relative to the project."""
+    if option is None and project and project.path_of(text).is_file():
+        return str(project.path_of(text))
+    return text

@@ -1,0 +1,90 @@
+"""`replay run`: replay one mapping on traces and accelerators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gates.cli.arms import Arm, locator, read_arm
+from gates.cli.inputs import current_project, load_hardware, load_model, load_traces, project_folder, required, work_options
+from gates.cli.progress import note
+
+if TYPE_CHECKING:
+    from replay.assembly.run import Run
+    from replay.ingress.trace import Trace
+    from replay.pipeline import Replayer
+
+
+@click.command("run")
+@click.option("--mapping", metavar="FILE", help="Mapping file (default: the project's).")
+@work_options
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for the run directories (default: the project's).")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def command(
+    mapping: str | None,
+    traces: tuple[str, ...],
+    model: str | None,
+    hardware: tuple[str, ...],
+    seed: int | None,
+    out: Path | None,
+    form: str,
+) -> None:
+    """Replay a mapping on every trace and accelerator; write DIR/<trace>-<hardware>/ with run.json and the tables."""
+    from replay.assembly.store import write_run
+    from replay.documents import pretty_json
+    from replay.pipeline import Replayer
+
+    project = current_project()
+    source = required(mapping or (str(project.path_of(project.mapping)) if project and project.mapping else None), "mapping", "mapping")
+    arm = read_arm(source, role="mapping", mapping_path=None, folder=project_folder(project))
+    spec = arm.model if arm.model and not model else load_model(model, project)
+    target = out or Path(project.path_of(project.out) if project else "replay-out")
+    chosen_seed = seed if seed is not None else project.seed if project else 0
+    summaries = []
+    devices = load_hardware(hardware, project)
+    for trace, path in load_traces(traces, project):
+        for device in devices:
+            note(f"replaying {arm.label} on {trace.name}, {device.name}")
+            replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed)
+            done = replayer.run(arm.mapping)
+            folder = target / f"{trace.name}-{device.name}"
+            summaries.append(write_run(done, folder, run_manifest(arm, replayer, locator(path, project_folder(project)))))
+            if form == "text":
+                click.echo("\n".join(_lines(done, trace, folder, summaries[-1]["summary"])))
+    if form == "json":
+        click.echo(pretty_json(summaries), nl=False)
+
+
+def run_manifest(arm: Arm, replayer: Replayer, locator: str) -> dict[str, Any]:
+    """Return what a run directory or bundle embeds so that the run can be repeated: mapping, model, hardware, trace."""
+    trace = replayer.trace
+    return {
+        "mapping": arm.mapping.to_document(),
+        "model": replayer.model.to_document(),
+        "cells": [
+            {
+                "trace": {"name": trace.name, "digest": trace.digest, "locator": locator, "kind": trace.provenance.kind},
+                "hardware": replayer.hardware.to_document(),
+            }
+        ],
+        "seed": str(replayer.seed),
+    }
+
+
+def _lines(done: Run, trace: Trace, folder: Path, summary: dict[str, Any]) -> list[str]:
+    from replay.units import format_seconds, format_si
+
+    lines = [f"{trace.name} ({trace.provenance.kind}, {trace.requests.num_rows} requests) on {done.hardware}, {done.model}"]
+    for metric in ("ttft_s", "tpot_s", "e2e_s", "queue_s"):
+        shown = "  ".join(
+            f"{point} {'-' if value is None else format_seconds(value)}" for point, value in summary["percentiles"][metric].items()
+        )
+        lines.append(f"  {metric:<8} {shown}")
+    lines.append(
+        f"  MFU {summary['mfu_ratio']:.1%} of {format_si(done.reference_flops_per_s, 'FLOP/s')} while busy"
+        f" ({summary['busy_ratio']:.1%} of the time), {summary['steps_count']} steps, {summary['preemptions_count']} preemptions"
+    )
+    lines += [f"  {count} requests can never fit: {reason}" for reason, count in done.rejected]
+    return [*lines, f"  files: {folder}"]

@@ -1,0 +1,120 @@
+"""`replay trace`: import, describe, cut and make request traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from replay.errors import SpecError, TraceError
+
+if TYPE_CHECKING:
+    from replay.ingress.trace import Trace
+
+_FORM = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+_OUT = click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Trace to write (.parquet or .jsonl).")
+_FILE = click.argument("file", type=click.Path(path_type=Path))
+
+
+@click.group("trace")
+def command() -> None:
+    """Import, describe, cut or make request traces."""
+
+
+@command.command("import")
+@_FILE
+@_OUT
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), help="Requests per second of generated (Poisson) arrivals, for files without."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of generated arrivals.")
+@click.option("--origin", metavar="TEXT", help="State that the requests were recorded, and where; for files that do not say.")
+@_FORM
+def import_(file: Path, out: Path, rate: float | None, seed: int, origin: str | None, form: str) -> None:
+    """Read a trace in any known format and write it in the native one, with its provenance."""
+    from replay.ingress.native import write_trace
+    from replay.ingress.normalize import stated_as_recorded, with_poisson_arrivals
+    from replay.ingress.reader import read_trace
+
+    trace = read_trace(file)
+    if rate is not None:
+        if trace.has_arrivals:
+            raise SpecError("--rate", f"{file} has arrival times of its own", "a trace without arrival times", "leave --rate out")
+        trace = with_poisson_arrivals(trace, rate_per_s=rate, seed=seed)
+    if origin is not None:
+        trace = stated_as_recorded(trace, origin=origin)
+    write_trace(trace, out)
+    _describe(trace, form)
+
+
+@command.command("info")
+@_FILE
+@_FORM
+def info(file: Path, form: str) -> None:
+    """Describe a trace: rows, provenance, rates, lengths."""
+    from replay.ingress.reader import read_trace
+
+    _describe(read_trace(file), form)
+
+
+@command.command("slice")
+@_FILE
+@_OUT
+@click.option("--start", type=click.FloatRange(min=0), default=0.0, show_default=True, help="First second kept, from the first arrival.")
+@click.option("--end", type=click.FloatRange(min=0, min_open=True), help="First second not kept.")
+@click.option("--max-requests", type=click.IntRange(min=1), help="Keep at most so many requests.")
+@_FORM
+def slice_(file: Path, out: Path, start: float, end: float | None, max_requests: int | None, form: str) -> None:
+    """Keep a window of a trace; what was cut is written into its provenance."""
+    from replay.ingress.native import write_trace
+    from replay.ingress.normalize import slice_trace
+    from replay.ingress.reader import read_trace
+
+    if end is not None and end <= start:
+        raise TraceError("--end", f"it is {end:g}", f"a time after --start ({start:g})", "give a later --end")
+    trace = slice_trace(read_trace(file), start_s=start, end_s=end, max_requests=max_requests)
+    write_trace(trace, out)
+    _describe(trace, form)
+
+
+@command.command("synth")
+@click.argument("recipe", type=click.Path(path_type=Path))
+@_OUT
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@_FORM
+def synth(recipe: Path, out: Path, seed: int, form: str) -> None:
+    """Make a synthetic trace from RECIPE, a TOML file of published summary figures; it is labelled synthetic.
+
+    Keys: requests_count, rate_per_s, gap_cv, and [prompt_tokens] and [output_tokens] with p50, p95, p99 and max.
+    """
+    from replay.ingress.native import write_trace
+    from replay.ingress.synth import read_recipe, synthesize
+
+    trace = synthesize(read_recipe(recipe), seed=seed)
+    write_trace(trace, out)
+    _describe(trace, form)
+
+
+def _describe(trace: Trace, form: str) -> None:
+    from replay.documents import pretty_json
+    from replay.ingress.summary import summarize
+
+    facts = summarize(trace)
+    click.echo(pretty_json(facts) if form == "json" else "\n".join(_lines(facts)) + "\n", nl=False)
+
+
+def _lines(facts: dict[str, Any], indent: str = "") -> list[str]:
+    """Return ``name  value`` lines; nested facts are indented."""
+    lines = []
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            lines += [f"{indent}{name}", *_lines(value, indent + "  ")]
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            lines += [f"{indent}{name}", *(f"{indent}  " + "  ".join(str(part) for part in entry.values()) for entry in value)]
+        elif isinstance(value, list):
+            lines += [f"{indent}{name}", *(f"{indent}  - {entry}" for entry in value)] if value else []
+        else:
+            shown = f"{value:.6g}" if isinstance(value, float) else "-" if value is None else str(value)
+            lines.append(f"{indent}{name:<28} {shown}")
+    return lines

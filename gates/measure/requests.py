@@ -1,0 +1,186 @@
+"""Claims over requests: percentiles and means of a metric over a stratum, paired by position in the trace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from gates.claim import ALL_REQUESTS, ClaimSpec
+from gates.measure.measured import Measured, Problem, divide, draw_units, read_column, usable
+from gates.plan import PlannedCell
+from gates.policy import SLO_LIMITS, SloLimits
+from gates.statistics.blocks import BlockDraw, Floats, block_counts, block_sums
+from gates.statistics.tails import Sample, resampled_percentiles
+from gates.strata import parse_stratum
+from replay.assembly.percentile import percentile, rank
+from replay.execution.tables import COMPLETED
+
+Mask = NDArray[np.bool_]
+Key = tuple[str, str]
+"""Column and stratum."""
+_EVENT_FREE_BOUND = 3.0  # with no event in n trials the upper 95 % bound of the rate is 3 / n (rule of three)
+
+
+def measure_requests(
+    cell: PlannedCell, wanted: Sequence[tuple[int, ClaimSpec]], baseline: pa.Table, candidate: pa.Table
+) -> Iterator[tuple[int, Measured]]:
+    """Yield the index and the figures of every wanted claim; both tables hold the same requests in arrival order."""
+    if baseline.num_rows == 0:
+        yield from ((index, Measured(problem=("metric_absent", "the trace has no requests"))) for index, _ in wanted)
+        return
+    pairs = {_key(spec): _pair(spec, cell.policy.slo, baseline, candidate) for _, spec in wanted}
+    draw = draw_units(cell, baseline.num_rows, "bootstrap")
+    tails = _tails(draw, [spec for _, spec in wanted], pairs)
+    for index, spec in wanted:
+        pair = pairs[_key(spec)]
+        if pair.problem is not None:
+            yield index, Measured(n=pair.n, warnings=pair.warnings, problem=pair.problem)
+        elif spec.percentile is None:
+            yield index, _mean(cell, spec, draw, pair)
+        else:
+            yield index, _percentile(cell, spec.percentile, pair, tails[_key(spec), spec.percentile])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Pair:
+    """One metric of both arms over the requests of one stratum."""
+
+    baseline: Floats
+    """[requests] 0 where missing."""
+    candidate: Floats
+    members: Mask
+    """[requests] in the stratum, with the metric in both arms."""
+    warnings: tuple[str, ...]
+    problem: Problem | None
+
+    @property
+    def n(self) -> int:
+        """Members."""
+        return int(self.members.sum())
+
+    @property
+    def arms(self) -> tuple[Floats, Floats]:
+        """Baseline and candidate."""
+        return self.baseline, self.candidate
+
+
+def _key(spec: ClaimSpec) -> Key:
+    return spec.definition.column, spec.stratum
+
+
+def _pair(spec: ClaimSpec, slo: SloLimits | None, baseline: pa.Table, candidate: pa.Table) -> _Pair:
+    column = spec.definition.column
+    values, present = zip(*(_read(table, column, slo) for table in (baseline, candidate)), strict=True)
+    completed = [_completed(table) for table in (baseline, candidate)]
+    stratum = _stratum(spec.stratum, baseline)
+    members = present[0] & present[1] & stratum
+    one_sided = (present[0] != present[1]) & stratum
+    served_by_both = completed[0] & completed[1]
+    rejected_count, unexplained_count = int((one_sided & ~served_by_both).sum()), int((one_sided & served_by_both).sum())
+    warnings = ()
+    if rejected_count:
+        warnings = (f"{rejected_count} requests that one arm rejects are left out",)
+    problem: Problem | None = None
+    if unexplained_count:
+        problem = ("one_sided_values", f"{unexplained_count} requests that both arms served have {column} in one arm only")
+    elif not stratum.any():
+        problem = ("stratum_absent", "the trace has no such request")
+    elif not members.any():
+        problem = ("metric_absent", f"{_lacking(present, stratum)} {column} for any such request")
+    return _Pair(baseline=values[0], candidate=values[1], members=members, warnings=warnings, problem=problem)
+
+
+def _lacking(present: Sequence[Mask], stratum: Mask) -> str:
+    has = [bool((arm & stratum).any()) for arm in present]
+    if has == [False, False]:
+        return "neither arm has"
+    if has == [True, True]:
+        return "the arms never both have"
+    return "the candidate does not have" if has[0] else "the baseline does not have"
+
+
+def _read(table: pa.Table, column: str, slo: SloLimits | None) -> tuple[Floats, Mask]:
+    if column != "slo_met":
+        return read_column(table, column)
+    met = _completed(table)
+    for name in SLO_LIMITS:
+        limit_s = getattr(slo, name)
+        if limit_s is not None:
+            values, present = read_column(table, name)
+            met &= ~present | (values <= limit_s)
+    return met.astype(np.float64), np.ones(len(met), dtype=np.bool_)
+
+
+def _completed(table: pa.Table) -> Mask:
+    status = table["status"].combine_chunks().to_numpy(zero_copy_only=False)
+    done: Mask = np.asarray(status == COMPLETED, dtype=np.bool_)
+    return done
+
+
+def _stratum(stratum: str, table: pa.Table) -> Mask:
+    if stratum == ALL_REQUESTS:
+        return np.ones(table.num_rows, dtype=np.bool_)
+    one_bin = parse_stratum(stratum)
+    prompts_tokens, _ = read_column(table, "prompt_tokens")
+    inside: Mask = prompts_tokens >= one_bin.tokens_from
+    return inside if one_bin.tokens_to is None else inside & (prompts_tokens < one_bin.tokens_to)
+
+
+def _tails(draw: BlockDraw, specs: Sequence[ClaimSpec], pairs: dict[Key, _Pair]) -> dict[tuple[Key, float], tuple[Floats, Floats]]:
+    """Return both arms' replicates by column, stratum and percentile, from one pass over the resamples."""
+    asked: dict[Key, list[float]] = {}
+    for spec in specs:
+        if spec.percentile is not None and pairs[_key(spec)].problem is None:
+            asked.setdefault(_key(spec), []).append(spec.percentile)
+    samples = [
+        Sample(values=arm[pairs[key].members], positions=np.flatnonzero(pairs[key].members), percents=tuple(percents))
+        for key, percents in asked.items()
+        for arm in pairs[key].arms
+    ]
+    replicates = iter(resampled_percentiles(draw, samples))
+    found = {}
+    for key, percents in asked.items():
+        baseline, candidate = next(replicates), next(replicates)
+        for column, percent in enumerate(percents):
+            found[key, percent] = (baseline[:, column], candidate[:, column])
+    return found
+
+
+def _percentile(cell: PlannedCell, percent: float, pair: _Pair, replicates: tuple[Floats, Floats]) -> Measured:
+    minimum, steady = cell.policy.minimum_beyond, cell.policy.warning_beyond
+    beyond = pair.n - rank(pair.n, percent)
+    baseline, candidate = (percentile(arm[pair.members], percent) for arm in pair.arms)
+    measured = Measured(n=pair.n, n_beyond=beyond, baseline=baseline, candidate=candidate, warnings=pair.warnings)
+    if beyond < minimum:
+        n_needed = math.ceil(minimum / (1 - percent / 100))
+        sentence = f"{beyond} samples lie beyond p{percent:g} and {minimum} are needed: about {n_needed} requests"
+        measured = replace(measured, problem=("too_few_samples", sentence), n_needed=n_needed)
+    elif beyond < steady:
+        warning = f"only {beyond} samples lie beyond p{percent:g}; from {steady} on the figure is steady"
+        measured = replace(measured, warnings=(*measured.warnings, warning))
+    return _with_replicates(measured, replicates)
+
+
+def _mean(cell: PlannedCell, spec: ClaimSpec, draw: BlockDraw, pair: _Pair) -> Measured:
+    counts = block_counts(draw, pair.members).astype(np.float64)
+    baseline, candidate = (np.where(pair.members, arm, 0.0) for arm in pair.arms)
+    measured = Measured(
+        n=pair.n, baseline=float(baseline.sum()) / pair.n, candidate=float(candidate.sum()) / pair.n, warnings=pair.warnings
+    )
+    n_needed = max(cell.policy.minimum_beyond, math.ceil(_EVENT_FREE_BOUND / spec.margin))
+    if pair.n < n_needed:
+        sentence = f"{pair.n} requests cannot show a margin of {spec.margin:g}: {n_needed} are needed"
+        measured = replace(measured, problem=("too_few_samples", sentence), n_needed=n_needed)
+    return _with_replicates(measured, (divide(block_sums(draw, baseline), counts), divide(block_sums(draw, candidate), counts)))
+
+
+def _with_replicates(measured: Measured, replicates: tuple[Floats, Floats]) -> Measured:
+    if usable(replicates):
+        return replace(measured, replicates=replicates)
+    sentence = "its requests stand so close together in the trace that some resamples hold none of them"
+    return replace(measured, problem=measured.problem or ("undefined_resamples", sentence))

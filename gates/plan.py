@@ -1,0 +1,236 @@
+"""Plan: every claim, margin and rule of a gate, fixed and digested before the candidate is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gates.claim import ALL_REQUESTS, ClaimSpec
+from gates.margins import format_margin
+from gates.metrics import MetricDefinition
+from gates.policy import PolicySpec
+from gates.strata import parse_stratum
+from replay.errors import SpecError
+from replay.provenance import digest_document
+
+if TYPE_CHECKING:
+    from replay.assembly.run import Run
+
+METHOD = "paired_circular_block_bootstrap"
+
+RULES: dict[str, str] = {
+    "method": METHOD,
+    "interval": "percentile method; two one-sided bounds at alpha",
+    "percentile_definition": "the order statistic of rank ceil(n * percentile / 100), counted from 1",
+    "pairing": "by position in the trace; one draw of blocks for both arms and for all metrics, percentiles and strata",
+    "block_rule": "ceil(n / blocks) consecutive requests (time windows for claims over windows), circular",
+    "outcome_order": "holds if the bad-side bound is inside the margin; else disproved if the good-side bound is beyond no change; "
+    "else undecided",
+    "release_rule": "intersection-union: every blocking claim holds, each at alpha",
+    "rollback_rule": "Holm over the cell's blocking claims at alpha",
+    "missing_data_rule": "a declared metric or stratum that either arm lacks is undecided; requests that only one arm rejects are left out "
+    "of its percentiles and judged as a finding",
+    "zero_baseline_rule": "where the baseline is 0, or reaches 0 in a resample, the claim is compared by difference, "
+    "against margin x baseline",
+    "extension_rule": "none",
+    "minimum_detectable_effect": "(z of alpha + z of 80 % power) x standard deviation over the replicates, of the log ratio or "
+    "of the difference",
+}
+"""The rules that no policy changes; they are part of the plan's digest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellSpec:
+    """One trace on one accelerator: what is judged on its own and never pooled."""
+
+    trace: str
+    trace_digest: str
+    hardware: str
+    model: str
+    layer_types: tuple[str, ...]
+    """Layer types of the model as the baseline runs it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedClaim:
+    """One claim as it is fixed beforehand."""
+
+    id: str
+    spec: ClaimSpec
+    disproof_criterion: str
+    rollback_boundary: str
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form that is digested."""
+        spec, definition = self.spec, self.spec.definition
+        return {
+            "id": self.id,
+            "metric": spec.metric,
+            "layer_type": spec.layer_type,
+            "percentile": spec.percentile,
+            "stratum": spec.stratum,
+            "direction": definition.direction,
+            "unit": definition.unit,
+            "scale": definition.scale,
+            "margin": spec.margin,
+            "blocking": spec.blocking,
+            "disproof_criterion": self.disproof_criterion,
+            "rollback_boundary": self.rollback_boundary,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCell:
+    """The claims about one cell, with the figures that decide them."""
+
+    spec: CellSpec
+    claims: tuple[PlannedClaim, ...]
+    policy: PolicySpec
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a gate will decide, and how; independent of the candidate."""
+
+    cells: tuple[PlannedCell, ...]
+    policy: PolicySpec
+    seed: int
+    as_of: str | None = None
+    """The moment ages are counted from, where one was given."""
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form that is digested."""
+        policy = self.policy
+        return {
+            "policy_digest": policy.digest,
+            "as_of": self.as_of,
+            "seed": str(self.seed),
+            "alpha": policy.alpha,
+            "replicates": policy.replicates,
+            "blocks": policy.blocks,
+            "minimum_beyond": policy.minimum_beyond,
+            "warning_beyond": policy.warning_beyond,
+            "minimum_windows": policy.minimum_windows,
+            "allow_synthetic": policy.allow_synthetic,
+            "strata": sorted({claim.spec.stratum for cell in self.cells for claim in cell.claims}),
+            "slo": None if policy.slo is None else {name: getattr(policy.slo, name) for name in policy.slo.__slots__},
+            "rules": dict(RULES),
+            "cells": [
+                {
+                    "trace": cell.spec.trace,
+                    "trace_digest": cell.spec.trace_digest,
+                    "hardware": cell.spec.hardware,
+                    "model": cell.spec.model,
+                    "claims": [claim.to_document() for claim in cell.claims],
+                }
+                for cell in self.cells
+            ],
+        }
+
+    @property
+    def digest(self) -> str:
+        """Digest of the canonical JSON."""
+        return digest_document(self.to_document())
+
+
+def cell_of(baseline: Run) -> CellSpec:
+    """Return the cell that a baseline run stands for."""
+    return CellSpec(
+        trace=baseline.trace,
+        trace_digest=baseline.trace_digest,
+        hardware=baseline.hardware,
+        model=baseline.model,
+        layer_types=tuple(baseline.layers["layer_type"].to_pylist()),
+    )
+
+
+def make_plan(policy: PolicySpec, cells: Sequence[CellSpec], seed: int, *, as_of: str | None = None) -> Plan:
+    """Return the plan: the policy's claims written out for every cell.
+
+    Raises:
+        SpecError: the policy has too few replicates for as many blocking claims, or two cells are the same.
+    """
+    planned = []
+    for cell in cells:
+        claims = tuple(_planned(spec, cell, policy.alpha) for spec in _specs(policy, cell))
+        _check_resolution(policy, sum(claim.spec.blocking for claim in claims))
+        planned.append(PlannedCell(spec=cell, claims=claims, policy=policy, seed=seed))
+    names = [(cell.trace, cell.hardware) for cell in cells]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        got = f"trace {twice[0]} on {twice[1]} is given twice"
+        raise SpecError("the plan", got, "each cell once", "name every trace and accelerator once")
+    return Plan(cells=tuple(planned), policy=policy, seed=seed, as_of=as_of)
+
+
+def subject_phrase(spec: ClaimSpec) -> str:
+    """Return what a claim is about, for people: ``TTFT p99 (prompts of 512 to 2047 tokens)``."""
+    parts = [spec.definition.label]
+    if spec.layer_type is not None:
+        parts.append(f"of {spec.layer_type}")
+    if spec.percentile is not None:
+        parts.append(f"p{spec.percentile:g}")
+    phrase = " ".join(parts)
+    return phrase if spec.stratum == ALL_REQUESTS else f"{phrase} ({parse_stratum(spec.stratum).phrase})"
+
+
+def _specs(policy: PolicySpec, cell: CellSpec) -> Iterator[ClaimSpec]:
+    yield from policy.claims
+    for spec in policy.layer_claims:
+        for layer_type in cell.layer_types:
+            yield replace(spec, layer_type=layer_type)
+
+
+def _check_resolution(policy: PolicySpec, blocking_count: int) -> None:
+    """Refuse a plan in which Holm could never reject: the smallest p-value is 1 / (replicates + 1)."""
+    needed = round(blocking_count / policy.alpha)
+    if policy.replicates < needed:
+        got = f"replicates is {policy.replicates} for {blocking_count} blocking claims at alpha {policy.alpha:g}"
+        raise SpecError("the policy", got, f"at least {needed} replicates", "raise replicates, or make some claims advisory")
+
+
+def _planned(spec: ClaimSpec, cell: CellSpec, alpha: float) -> PlannedClaim:
+    subject = subject_phrase(spec)
+    return PlannedClaim(
+        id=f"{cell.trace}/{cell.hardware}/{spec.key}",
+        spec=spec,
+        disproof_criterion=_disproof_criterion(spec, cell, alpha, subject),
+        rollback_boundary=_rollback_boundary(spec, subject),
+    )
+
+
+def _disproof_criterion(spec: ClaimSpec, cell: CellSpec, alpha: float, subject: str) -> str:
+    definition = spec.definition
+    lower_is_better = definition.direction == "lower"
+    sign = 1 if lower_is_better else -1
+    if definition.scale == "ratio":
+        compared, no_change, limit = "candidate/baseline", "1", f"{1 + sign * spec.margin:g}"
+    else:
+        compared, no_change, limit = "candidate - baseline", "0", f"{sign * spec.margin:g}"
+    good, bad, beyond = ("lower", "upper", "above") if lower_is_better else ("upper", "lower", "below")
+    adjusted = f", with a Holm-adjusted p of at most {alpha:g}" if spec.blocking else ""
+    return (
+        f"{subject}, trace {cell.trace}, {cell.hardware}: the candidate is no more than {_worse(spec.margin, definition)}. "
+        f"Disproved when the one-sided {100 * (1 - alpha):g} % {bad} bound of {compared} is {beyond} {limit} "
+        f"and the {good} bound is {beyond} {no_change}{adjusted}."
+    )
+
+
+def _worse(margin: float, definition: MetricDefinition) -> str:
+    amount = format_margin(margin, definition)
+    return (
+        f"{amount} worse"
+        if definition.scale == "ratio"
+        else f"{amount} {'above' if definition.direction == 'lower' else 'below'} the baseline"
+    )
+
+
+def _rollback_boundary(spec: ClaimSpec, subject: str) -> str:
+    definition = spec.definition
+    lower_is_better = definition.direction == "lower"
+    moves = "rises above" if lower_is_better else "falls below"
+    if definition.scale == "ratio":
+        return f"Roll back when {subject} {moves} {1 + (1 if lower_is_better else -1) * spec.margin:g} x the baseline's."
+    return f"Roll back when {subject} {moves} the baseline's {'+' if lower_is_better else '-'} {format_margin(spec.margin, definition)}."

@@ -1,0 +1,184 @@
+"""PolicySpec: what a mapping change has to show before it ships - claims, margins, error rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gates.claim import ClaimSpec
+from gates.margins import parse_margin
+from gates.metrics import METRICS
+from gates.strata import PromptBin, prompt_bins
+from replay import documents
+from replay.errors import SpecError
+from replay.provenance import digest_document
+
+SLO_LIMITS = ("ttft_s", "tpot_s", "e2e_s")
+SLO_MARGIN_POINTS = "1 point"
+_DEFAULT = Path(__file__).with_name("default_policy.toml")
+_SECTIONS = ("blocking", "advisory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloLimits:
+    """Limits that each request should meet; None does not limit."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec:
+    """A checked policy file; the meaning of each figure is written in ``gates/default_policy.toml``."""
+
+    alpha: float
+    replicates: int
+    blocks: int
+    minimum_beyond: int
+    warning_beyond: int
+    minimum_windows: int
+    allow_synthetic: bool
+    prompt_bin_edges_tokens: tuple[int, ...]
+    claims: tuple[ClaimSpec, ...]
+    """Claims asked about every cell, strata written out."""
+    layer_claims: tuple[ClaimSpec, ...]
+    """Claims asked about every layer type of a cell's model (their own `layer_type` is None)."""
+    slo: SloLimits | None = None
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the JSON form that is digested: every figure and every claim."""
+        return asdict(self)
+
+    @property
+    def digest(self) -> str:
+        """Digest of every figure and claim; spelling and comments of the file do not count."""
+        return digest_document(self.to_document())
+
+
+def default_policy() -> PolicySpec:
+    """Return the policy that holds where a project states none."""
+    return read_policy(_DEFAULT)
+
+
+def read_policy(path: Path) -> PolicySpec:
+    """Return the policy in a TOML file.
+
+    Raises:
+        SpecError: the file cannot be read or used.
+    """
+    return parse_policy(documents.decode(documents.read_bytes(path, "a policy file"), str(path), "a policy file"), str(path))
+
+
+def parse_policy(text: str, where: str) -> PolicySpec:
+    """Return the policy of a TOML text; keys that are not written have the default's values.
+
+    Raises:
+        SpecError: it is not TOML, has an unknown key, or asks for something impossible.
+    """
+    written = documents.parse_toml(text, where)
+    documents.check(written, "policy.v1", where, text)
+    return _Policy(where=where, text=text, written=written).build()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Policy:
+    """One policy text while it is read, with what is needed to name the line of a fault."""
+
+    where: str
+    text: str
+    written: documents.Document
+
+    def build(self) -> PolicySpec:
+        figures = {**_default_document(), **self.written}
+        if any(section in self.written for section in _SECTIONS):
+            figures = {key: value for key, value in figures.items() if key not in _SECTIONS or key in self.written}
+        self._check_figures(figures)
+        bins = prompt_bins(figures["prompt_bin_edges_tokens"])
+        claims = [claim for section in _SECTIONS for claim in self._section(figures, section, bins)]
+        layer_claims = [claim for section in _SECTIONS for claim in self._layers(figures, section)]
+        slo, slo_claims = self._slo(figures.get("slo"))
+        claims += slo_claims
+        self._check_claims(claims, layer_claims)
+        scalars = ("alpha", "replicates", "blocks", "minimum_beyond", "warning_beyond", "minimum_windows", "allow_synthetic")
+        return PolicySpec(
+            **{key: figures[key] for key in scalars},
+            prompt_bin_edges_tokens=tuple(figures["prompt_bin_edges_tokens"]),
+            claims=tuple(claims),
+            layer_claims=tuple(layer_claims),
+            slo=slo,
+        )
+
+    def _section(self, figures: dict[str, Any], section: str, bins: tuple[PromptBin, ...]) -> Iterator[ClaimSpec]:
+        content, blocking = figures.get(section, {}), section == "blocking"
+        for name, asked in content.items():
+            if name in METRICS:
+                yield from self._metric((section, name), asked, blocking)
+        for name, asked in content.get("by_prompt_bin", {}).items():
+            for one_bin in bins:
+                yield from self._metric((section, "by_prompt_bin", name), asked, blocking, one_bin.stratum)
+
+    def _layers(self, figures: dict[str, Any], section: str) -> Iterator[ClaimSpec]:
+        for name, asked in figures.get(section, {}).get("by_layer_type", {}).items():
+            yield from self._metric((section, "by_layer_type", name), asked, section == "blocking")
+
+    def _metric(self, keys: tuple[str, ...], asked: Any, blocking: bool, stratum: str = "all") -> Iterator[ClaimSpec]:
+        name = keys[-1]
+        by_percentile = asked if isinstance(asked, dict) else {None: asked}
+        for key, written in by_percentile.items():
+            path = keys if key is None else (*keys, key)
+            margin = parse_margin(written, METRICS[name], self._at(path), ".".join(path))
+            yield ClaimSpec(metric=name, margin=margin, blocking=blocking, percentile=self._percentile(key, path), stratum=stratum)
+
+    def _percentile(self, key: str | None, path: tuple[str, ...]) -> float | None:
+        if key is None:
+            return None
+        percentile = float(key[1:])
+        if not percentile > 0:
+            raise SpecError(self._at(path), f"{'.'.join(path)} asks for the percentile 0", "above 0 and below 100", "write p95 or p99")
+        return percentile
+
+    def _slo(self, written: dict[str, Any] | None) -> tuple[SloLimits | None, list[ClaimSpec]]:
+        if written is None:
+            return None, []
+        limits = {name: float(written[name]) for name in SLO_LIMITS if name in written}
+        if not limits:
+            raise SpecError(self._at(("slo",)), "slo states no limit", "one of " + ", ".join(SLO_LIMITS), "add a limit, or remove [slo]")
+        for name, limit_s in limits.items():
+            if not 0 < limit_s < float("inf"):
+                raise SpecError(self._at(("slo", name)), f"slo.{name} is {limit_s}", "seconds above 0", "correct the limit")
+        margin_text = written.get("margin", SLO_MARGIN_POINTS)
+        margin = parse_margin(margin_text, METRICS["slo_attainment_ratio"], self._at(("slo", "margin")), "slo.margin")
+        claim = ClaimSpec(metric="slo_attainment_ratio", margin=margin, blocking=written.get("blocking", True))
+        return SloLimits(**limits), [claim]
+
+    def _check_figures(self, figures: dict[str, Any]) -> None:
+        edges = figures["prompt_bin_edges_tokens"]
+        if sorted(set(edges)) != edges:
+            place = self._at(("prompt_bin_edges_tokens",))
+            raise SpecError(place, f"prompt_bin_edges_tokens is {edges}", "ascending whole numbers, each once", "sort the edges")
+        if not 0 < figures["alpha"] <= 0.25:
+            raise SpecError(self._at(("alpha",)), f"alpha is {figures['alpha']}", "above 0 and at most 0.25", "write 0.05")
+        if figures["warning_beyond"] < figures["minimum_beyond"]:
+            got = f"warning_beyond is {figures['warning_beyond']} and minimum_beyond is {figures['minimum_beyond']}"
+            raise SpecError(self._at(("warning_beyond",)), got, "warning_beyond >= minimum_beyond", "raise warning_beyond")
+
+    def _check_claims(self, claims: list[ClaimSpec], layer_claims: list[ClaimSpec]) -> None:
+        seen: set[str] = set()
+        for key in [claim.key for claim in claims] + [f"{claim.key} by layer type" for claim in layer_claims]:
+            if key in seen:
+                raise SpecError(self.where, f"{key} is claimed twice", "each claim blocking or advisory", "remove one of the two")
+            seen.add(key)
+        if not any(claim.blocking for claim in [*claims, *layer_claims]):
+            fix = 'move what must hold under [blocking], for example ttft_s = { p99 = "3 %" }'
+            raise SpecError(self.where, "it has no blocking claim", "at least one, as nothing could be released otherwise", fix)
+
+    def _at(self, path: tuple[str, ...]) -> str:
+        line = documents.locate(self.text, path)
+        return f"{self.where}:{line}" if line else self.where
+
+
+def _default_document() -> documents.Document:
+    return documents.read_toml(_DEFAULT, "the default policy")

@@ -1,0 +1,1 @@
+"""Bare statistics over trusted arrays: resampling, intervals, multiplicity, power. Knows no policy and no verdict."""

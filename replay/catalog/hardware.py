@@ -1,0 +1,111 @@
+"""Accelerator descriptions: the shipped catalog, and a user's own file in the same form (schema `hardware.v1`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from replay import documents
+from replay.documents import Document
+from replay.errors import SpecError, nearest
+from replay.specs.hardware import HardwareSpec
+
+_FOLDER = Path(__file__).resolve().parent / "hardware"
+_WHAT = "an accelerator description (TOML)"
+
+
+def hardware_names() -> tuple[str, ...]:
+    """Return the names of the shipped accelerators, sorted."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+
+
+def read_hardware(name_or_path: str | Path) -> HardwareSpec:
+    """Return a shipped accelerator by name, or the one described in a TOML file.
+
+    A name wins over a file of the same name; text that ends in ``.toml`` or holds a slash is a path.
+
+    Raises:
+        SpecError: no such name or file, or the description cannot be used.
+    """
+    if isinstance(name_or_path, str) and name_or_path in hardware_names():
+        path = _FOLDER / f"{name_or_path}.toml"
+    elif _is_path(name_or_path):
+        path = Path(name_or_path)
+    else:
+        known = hardware_names()
+        raise SpecError(
+            "hardware",
+            f"unknown accelerator {name_or_path!r}{nearest(str(name_or_path), known)}",
+            "one of " + ", ".join(known) + ", or the path of a TOML file",
+            "correct the name, or describe the device in a file of its own",
+        )
+    where = str(path) if path.parent != _FOLDER else path.name
+    return parse_hardware(documents.decode(documents.read_bytes(path, _WHAT), where, _WHAT), where)
+
+
+def parse_hardware(text: str, where: str) -> HardwareSpec:
+    """Return the accelerator of a TOML text; `where` names it in errors.
+
+    Raises:
+        SpecError: it is not TOML, violates the schema, holds a figure that is not finite or cites a source it does not list.
+    """
+    document = documents.parse_toml(text, where)
+    _refuse_not_finite(document, text, where)
+    documents.check(document, "hardware.v1", where, text)
+    listed: dict[str, str] = document.pop("sources")
+    sources = {key: _source(key, figure, listed, text, where) for key, figure in _figures(document)}
+    return HardwareSpec.from_document({**_values(document), "sources": sources})
+
+
+def _is_path(name_or_path: str | Path) -> bool:
+    return isinstance(name_or_path, Path) or name_or_path.endswith(".toml") or "/" in name_or_path
+
+
+def _is_figure(entry: object) -> bool:
+    return isinstance(entry, dict) and "value" in entry
+
+
+def _figures(document: Document, prefix: str = "") -> Iterator[tuple[str, Document]]:
+    """Yield (dotted key, figure) for each figure of a description, in file order."""
+    for key, entry in document.items():
+        if _is_figure(entry):
+            yield prefix + key, entry
+        elif isinstance(entry, dict):
+            yield from _figures(entry, f"{prefix}{key}.")
+
+
+def _values(document: Document) -> Document:
+    """Return the description with each figure replaced by its value: a whole number for counts, else a float."""
+    values: dict[str, Any] = {}
+    for key, entry in document.items():
+        if _is_figure(entry):
+            values[key] = entry["value"] if key.endswith("_count") else float(entry["value"])
+        else:
+            values[key] = _values(entry) if isinstance(entry, dict) else entry
+    return values
+
+
+def _refuse_not_finite(document: Document, text: str, where: str) -> None:
+    for key, figure in _figures(document):
+        value = figure["value"]
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SpecError(_at(where, text, key), f"{key} is {value}", "a finite number", "write the figure, with its source")
+
+
+def _source(key: str, figure: Document, listed: dict[str, str], text: str, where: str) -> str:
+    cited = figure["source"]
+    if cited not in listed:
+        raise SpecError(
+            _at(where, text, key),
+            f"{key} cites the source {cited!r}{nearest(cited, listed)}",
+            "a key of [sources]: " + ", ".join(listed),
+            "list the source, or correct the key",
+        )
+    return f"{listed[cited]}; {figure['note']}" if "note" in figure else listed[cited]
+
+
+def _at(where: str, text: str, key: str) -> str:
+    line = documents.locate(text, key.split("."))
+    return f"{where}:{line}" if line else where

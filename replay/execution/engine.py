@@ -1,0 +1,110 @@
+"""The replay: requests arrive when they were scheduled to, steps follow one another, each costs what the table says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from replay.errors import InvariantError, TraceError
+from replay.execution.admission import FITS, rejections
+from replay.execution.cost_arrays import flatten
+from replay.execution.loop_arrays import RECORD_FULL, STEP, STUCK, Limits, Records, drain, new_queues, new_sequences, step_columns
+from replay.execution.step_costs import Counts, Floats
+from replay.execution.tables import COMPLETED, NEVER_FITS, REQUESTS_SCHEMA, STEPS_SCHEMA, Replay
+from replay.ingress.trace import Trace
+from replay.tiling.step_table import StepTable
+
+RECORD_STEPS = 8192
+"""Steps recorded between two drains: about a megabyte, which stays in the processor's cache."""
+
+
+def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> Replay:
+    """Return what would have happened: the trace's requests, open loop from their scheduled arrivals, on one replica.
+
+    Continuous batching with chunked prefill and a paged cache, after vLLM V1 with synchronous scheduling:
+
+    - A step starts when the one before ended or, when nothing is left to run, at the next arrival. Requests that arrived at
+      or before its start take part. It lasts max(device, host) seconds.
+    - Running sequences go first, in order of admission: the next token of a decoding one, or the next chunk (what the token
+      budget leaves) of an unfinished prompt. Then, unless this step preempted, waiting ones first come first served while
+      budget, seats and cache blocks last; one that does not fit holds up those behind it.
+    - Blocks are taken when the tokens that need them are scheduled, for the whole context also under a sliding window, and
+      returned when the request finishes. The last output token is never a key and needs no room.
+    - Where a running sequence finds no free block, the newest running one (perhaps itself) is preempted: it returns its
+      blocks, goes to the *front* of the queue, and later computes prompt and generated tokens again as a prompt.
+    - The step that computes the last token of a prompt emits the first output token at its end; every decode emits one.
+    - A one-token chunk of a prompt counts as prefill. A query sees `attention_window_tokens` keys at most, itself included.
+    - Prompt plus output beyond `max_context_tokens`, or a cache beyond the pool, can never fit: such requests keep their row,
+      with null times and the status `never_fits`.
+
+    `kernel_factors` scales a kernel's whole time (1 where absent). Equal arrivals keep the trace's order. Deterministic.
+
+    Raises:
+        TraceError: the trace has no requests, or no arrival times.
+        SpecError: a factor names no kernel of the table, or is not a finite number >= 0.
+        InvariantError: the table breaks its contract, or a law of the replay is broken.
+    """
+    check_arrivals(trace)
+    requests = trace.requests
+    fits = rejections(requests, table) == FITS
+    arrival_s, prompt, output = (requests[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens"))
+    order = np.argsort(arrival_s, kind="stable")
+    order = order[fits[order]]
+    sequences = new_sequences(arrival_s[order], prompt[order], output[order])
+    steps = pa.table(_run(sequences, table, kernel_factors), schema=STEPS_SCHEMA)
+    return Replay(requests=_requests_table(requests, order, sequences), steps=steps)
+
+
+def check_arrivals(trace: Trace) -> None:
+    """Raise TraceError where a trace cannot be replayed in time."""
+    if trace.requests.num_rows == 0:
+        raise TraceError(trace.name, "the trace has no requests", "at least one", "check how it was imported or sliced")
+    if not trace.has_arrivals:
+        raise TraceError(trace.name, "its requests have no arrival times", "arrival_s in every row", "import with --rate")
+
+
+def _run(sequences: Records, table: StepTable, kernel_factors: Mapping[str, float] | None) -> dict[str, Counts | Floats]:
+    """Run the loop to its end on `sequences`, which it fills in; return the columns of STEPS_SCHEMA."""
+    from replay.execution import loop
+
+    costs = flatten(table, kernel_factors)
+    limits = Limits(
+        max_running=table.limits.max_running,
+        max_batched_tokens=table.limits.max_batched_tokens,
+        window_tokens=table.limits.attention_window_tokens,
+        block_tokens=table.pool.block_tokens,
+        pool_blocks=table.pool.blocks_count,
+    )
+    queues = new_queues(len(sequences), limits)
+    rows = (loop.sum_rows(costs.tokens), loop.sum_rows(costs.sequences))
+    record, drained = np.empty(RECORD_STEPS, dtype=STEP), []
+    while (outcome := loop.run_steps(sequences, queues, limits, costs, rows, record)) == RECORD_FULL:
+        drained.append(drain(record, queues))
+    if outcome == STUCK:
+        raise InvariantError(f"the replay stopped at {queues.state['clock_s'][0]} s with requests waiting and nothing that can run")
+    return step_columns([*drained, drain(record, queues)])
+
+
+def _requests_table(requests: pa.Table, order: Counts, sequences: Records) -> pa.Table:
+    """Return REQUESTS_SCHEMA; `order` is the row of each sequence, and rows without a sequence can never fit."""
+    never_fits = np.ones(requests.num_rows, dtype=bool)
+    never_fits[order] = False
+
+    def spread(name: str, missing: npt.NDArray[np.bool_]) -> pa.Array:
+        column = np.zeros(requests.num_rows, dtype=sequences.dtype[name])
+        column[order] = sequences[name]
+        return pa.array(column, mask=missing)
+
+    columns = {
+        **{name: requests[name] for name in ("request_id", "arrival_s", "prompt_tokens", "output_tokens")},
+        "status": pa.array(np.where(never_fits, NEVER_FITS, COMPLETED)),
+        "first_scheduled_s": spread("first_scheduled_s", never_fits),
+        "first_token_s": spread("first_token_s", never_fits),
+        "finish_s": spread("last_token_s", never_fits),
+        "worst_itl_s": spread("worst_itl_s", never_fits | (requests["output_tokens"].to_numpy() == 1)),
+        "preemptions": spread("preemptions", np.zeros_like(never_fits)),
+    }
+    return pa.table(columns, schema=REQUESTS_SCHEMA)

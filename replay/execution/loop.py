@@ -1,0 +1,289 @@
+"""The replay loop, compiled. `replay.execution.engine` says what it does; `replay.execution.twin` does the same in plain Python.
+
+Imported only when a replay runs, for importing the compiler takes longer than most commands. No fast-math: the order of
+floating-point operations is that of the source, so that the twin's results are equal bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numba
+import numpy as np
+
+from replay.execution.cost_arrays import AxisTerms, CostArrays
+from replay.execution.loop_arrays import FINISHED, RECORD_FULL, STUCK, Limits, Queues, Records
+from replay.execution.step_costs import Floats
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+def _compiled(function: _Function) -> _Function:
+    """Compile on first use; keep the machine code beside the source or in the user's cache where one of them can be written."""
+    try:
+        return numba.njit(cache=True, nogil=True)(function)  # type: ignore[no-any-return]
+    except RuntimeError:  # numba found no folder to keep the code in
+        return numba.njit(nogil=True)(function)  # type: ignore[no-any-return]
+
+
+@_compiled
+def run_steps(
+    sequences: Records, queues: Queues, limits: Limits, costs: CostArrays, rows: tuple[Floats, Floats], record: Records
+) -> int:
+    """Return FINISHED, or RECORD_FULL (drain the record and call again), or STUCK (nothing can run: a broken law).
+
+    `rows` are the seconds of the kernels by (phase, tokens) and by sequences, as `sum_rows` gives them. `record` is STEP.
+    """
+    state = queues.state[0]
+    requests = len(sequences)
+    token_s, sequence_s = rows
+    captured_tokens, knots = costs.captured_tokens, costs.knots
+    dt, dw, de = costs.decode.terms, costs.decode.weight, costs.decode.exponent
+    pt, pw, pe = costs.prefill.terms, costs.prefill.weight, costs.prefill.exponent
+    ch, eh = costs.captured_host_s, costs.eager_host_s
+    phase_rows = limits.max_batched_tokens + 1
+    while True:
+        idle = state.running == 0 and state.preempted == 0 and state.admitted == state.arrived
+        if idle and state.arrived == requests:
+            return FINISHED
+        if state.steps == len(record):
+            return RECORD_FULL
+        if idle:
+            state.clock_s = max(state.clock_s, sequences[state.arrived].arrival_s)
+        while state.arrived < requests and sequences[state.arrived].arrival_s <= state.clock_s:
+            state.arrived += 1
+        step = record[state.steps]
+        _schedule(sequences, queues, limits, step)
+        if step.sequences == 0:
+            return STUCK
+        row = step.tokens + (phase_rows if step.prefill_tokens > 0 else 0)
+        captured = captured_tokens[row]
+        if captured > 0:
+            row += captured - step.tokens
+        device_s = token_s[row] + sequence_s[step.sequences]
+        if step.decode_sequences > 0:
+            device_s += _decode_seconds(step, dt, dw, de, knots)
+        if step.prefill_tokens > 0:
+            device_s += _prefill_seconds(step, pt, pw, pe)
+        step.captured_tokens = captured
+        step.device_s = device_s
+        step.host_s = ch if captured > 0 else eh
+        step.start_s = state.clock_s
+        step.end_s = state.clock_s + max(step.device_s, step.host_s)
+        _finish(sequences, queues, step)
+        state.clock_s = step.end_s
+        state.steps += 1
+
+
+@_compiled
+def _schedule(sequences: Records, queues: Queues, limits: Limits, step: Records) -> None:
+    """Choose the step's chunks: running sequences in order of admission, then waiting ones unless something was preempted."""
+    state = queues.state[0]
+    step.prefill_tokens = step.prefill_pairs = step.prefill_context_tokens = step.recomputed_tokens = 0
+    budget = _continue_running(sequences, queues, limits, step)
+    if step.preemptions == 0:
+        _admit_waiting(sequences, queues, limits, step, budget)
+    step.tokens = step.decode_sequences + step.prefill_tokens
+    step.running = state.running
+    step.waiting = state.preempted + state.arrived - state.admitted
+    step.kv_blocks = limits.pool_blocks - state.free_blocks
+
+
+@_compiled
+def _continue_running(sequences: Records, queues: Queues, limits: Limits, step: Records) -> int:
+    """Schedule running sequences, preempting the newest where blocks run out; return the budget that is left."""
+    seats, state = queues.seats, queues.state[0]
+    budget, position, decodes, decode_context, preemptions = limits.max_batched_tokens, 0, 0, 0, 0
+    while position < state.running and budget > 0:
+        seat = seats[position]
+        sequence = sequences[seat.sequence]
+        before = sequence.computed_tokens
+        chunk = min(sequence.known_tokens - before, budget)
+        if before + chunk > sequence.blocks * limits.block_tokens:
+            needed = (before + chunk + limits.block_tokens - 1) // limits.block_tokens - sequence.blocks
+            while needed > state.free_blocks and state.running > position:
+                _preempt_newest(sequences, queues)
+                preemptions += 1
+            if state.running == position:  # the sequence itself was the newest
+                break
+            state.free_blocks -= needed
+            sequence.blocks += needed
+        if before >= sequence.prefill_until:
+            decodes += 1
+            decode_context += min(before + 1, limits.window_tokens)
+        else:
+            _count_prefill(step, sequence, chunk, limits.window_tokens)
+        seat.chunk_tokens = chunk
+        budget -= chunk
+        position += 1
+    step.sequences, step.decode_sequences, step.decode_context_tokens, step.preemptions = position, decodes, decode_context, preemptions
+    return budget
+
+
+@_compiled
+def _admit_waiting(sequences: Records, queues: Queues, limits: Limits, step: Records, budget: int) -> None:
+    """Admit from the head of the queue while budget, seats and blocks last; the head blocks those behind it."""
+    state = queues.state[0]
+    while budget > 0 and state.running < limits.max_running:
+        resumed = state.preempted > 0
+        if not resumed and state.admitted == state.arrived:
+            break
+        index = queues.preempted[state.preempted - 1] if resumed else state.admitted
+        sequence = sequences[index]
+        chunk = min(sequence.known_tokens, budget)
+        needed = (chunk + limits.block_tokens - 1) // limits.block_tokens
+        if needed > state.free_blocks:
+            break
+        if resumed:
+            state.preempted -= 1
+        else:
+            state.admitted += 1
+            sequence.first_scheduled_s = state.clock_s
+        state.free_blocks -= needed
+        sequence.blocks = needed
+        sequence.prefill_until = sequence.known_tokens
+        _count_prefill(step, sequence, chunk, limits.window_tokens)
+        seat = queues.seats[state.running]
+        seat.sequence, seat.chunk_tokens = index, chunk
+        state.running += 1
+        step.sequences += 1
+        budget -= chunk
+
+
+@_compiled
+def _preempt_newest(sequences: Records, queues: Queues) -> None:
+    """Take the newest running sequence's blocks and put it in front of the queue with nothing computed."""
+    state = queues.state[0]
+    state.running -= 1
+    index = queues.seats[state.running].sequence
+    sequence = sequences[index]
+    state.free_blocks += sequence.blocks
+    sequence.blocks = 0
+    sequence.reached_tokens = max(sequence.reached_tokens, sequence.computed_tokens)
+    sequence.computed_tokens = 0
+    sequence.preemptions += 1
+    queues.preempted[state.preempted] = index
+    state.preempted += 1
+
+
+@_compiled
+def _count_prefill(step: Records, sequence: Records, chunk: int, window: int) -> None:
+    """Add the next prompt chunk of a sequence to the step's counts.
+
+    Token number k attends to min(k, window) keys; the chunk reads the keys that any of its tokens attends to.
+    """
+    before = sequence.computed_tokens
+    after = before + chunk
+    rising_from, rising_to = min(before, window), min(after, window)
+    rising = (rising_to * (rising_to + 1) - rising_from * (rising_from + 1)) // 2
+    step.prefill_tokens += chunk
+    step.prefill_pairs += rising + window * (chunk - (rising_to - rising_from))
+    step.prefill_context_tokens += min(after, chunk + window - 1)
+    step.recomputed_tokens += max(0, min(after, sequence.reached_tokens) - before)
+
+
+@_compiled
+def _finish(sequences: Records, queues: Queues, step: Records) -> None:
+    """Book the step's tokens at its end: emit, release finished sequences, close the gaps between seats."""
+    seats, state, end_s = queues.seats, queues.state[0], step.end_s
+    kept, emitted = 0, 0
+    for position in range(step.sequences):
+        seat = seats[position]
+        sequence = sequences[seat.sequence]
+        sequence.computed_tokens += seat.chunk_tokens
+        if sequence.computed_tokens == sequence.known_tokens:
+            emitted += 1
+            if sequence.known_tokens == sequence.prompt_tokens:
+                sequence.first_token_s = end_s
+            else:
+                sequence.worst_itl_s = max(sequence.worst_itl_s, end_s - sequence.last_token_s)
+            sequence.last_token_s = end_s
+            sequence.known_tokens += 1
+            if sequence.known_tokens == sequence.total_tokens:
+                state.free_blocks += sequence.blocks
+                sequence.blocks = 0
+                continue
+        seats[kept].sequence = seat.sequence
+        kept += 1
+    for position in range(step.sequences, state.running):
+        seats[kept].sequence = seats[position].sequence
+        kept += 1
+    state.running = kept
+    step.output_tokens = emitted
+
+
+@_compiled
+def _price(step: Records, costs: CostArrays, rows: tuple[Floats, Floats], phase_rows: int) -> None:
+    """Note the step's device seconds, host seconds and the captured graph it replays."""
+    token_s, sequence_s = rows
+    row = step.tokens + (phase_rows if step.prefill_tokens > 0 else 0)
+    captured = costs.captured_tokens[row]
+    if captured > 0:
+        row += captured - step.tokens
+    device_s = token_s[row] + sequence_s[step.sequences]
+    if step.decode_sequences > 0:
+        device_s += _decode_seconds(step, costs.decode, costs.knots)
+    if step.prefill_tokens > 0:
+        device_s += _prefill_seconds(step, costs.prefill)
+    step.captured_tokens = captured
+    step.device_s = device_s
+    step.host_s = costs.captured_host_s if captured > 0 else costs.eager_host_s
+
+
+@_compiled
+def _decode_seconds(step, terms, weight, exponent, knots) -> float:
+    """Seconds of decode attention: terms interpolated between the knots around the mean context, then joined."""
+    context = step.decode_context_tokens / step.decode_sequences
+    low, beyond = 0, max(len(knots) - 1, 1)  # the last interval also serves longer contexts
+    while beyond - low > 1:
+        middle = (low + beyond) // 2
+        if knots[middle] <= context:
+            low = middle
+        else:
+            beyond = middle
+    high = min(low + 1, len(knots) - 1)
+    share = max(context - knots[low], 0.0) / (knots[high] - knots[low] if high > low else 1.0)
+    first = step.decode_sequences * len(knots)
+    total_s = 0.0
+    for kernel in range(len(weight)):
+        start, end = terms[kernel, first + low], terms[kernel, first + high]
+        launch_s = max(start[0] + (end[0] - start[0]) * share, 0.0)
+        compute_s = max(start[1] + (end[1] - start[1]) * share, 0.0)
+        memory_s = max(start[2] + (end[2] - start[2]) * share, 0.0)
+        sync_s = max(start[3] + (end[3] - start[3]) * share, 0.0)
+        total_s += weight[kernel] * _join(launch_s, compute_s, memory_s, sync_s, exponent[kernel])
+    return total_s
+
+
+@_compiled
+def _prefill_seconds(step, terms, weight, exponent) -> float:
+    """Seconds of prefill attention: linear in pairs, tokens and keys read at the rates of the step's prefill tokens."""
+    tokens, pairs, context = step.prefill_tokens, step.prefill_pairs, step.prefill_context_tokens
+    total_s = 0.0
+    for kernel in range(len(weight)):
+        rates = terms[kernel, tokens]
+        memory_s = pairs * rates[2] + tokens * rates[3] + context * rates[4]
+        total_s += weight[kernel] * _join(rates[0], pairs * rates[1], memory_s, 0.0, exponent[kernel])
+    return total_s
+
+
+@_compiled
+def sum_rows(axis: AxisTerms) -> Floats:
+    """Return the seconds of all kernels of an axis for each row [rows]."""
+    kernels, rows, _ = axis.terms.shape
+    total_s = np.zeros(rows)
+    for kernel in range(kernels):
+        for row in range(rows):
+            launch_s, compute_s, memory_s, sync_s = axis.terms[kernel, row]
+            total_s[row] += axis.weight[kernel] * _join(launch_s, compute_s, memory_s, sync_s, axis.exponent[kernel])
+    return total_s
+
+
+@_compiled
+def _join(launch_s: float, compute_s: float, memory_s: float, sync_s: float, exponent: float) -> float:
+    """The rule of `replay.tiling.step_table`, written so that small times raised to large powers do not vanish."""
+    larger, smaller = max(launch_s + compute_s, launch_s + memory_s), min(launch_s + compute_s, launch_s + memory_s)
+    if np.isinf(exponent) or larger == 0.0:
+        return larger + sync_s
+    return float(larger * (1.0 + (smaller / larger) ** exponent) ** (1.0 / exponent) + sync_s)

@@ -1,0 +1,109 @@
+"""The state of the replay loop as structured arrays: records that compiled code reads and writes in place.
+
+One array per kind keeps a sequence's figures together in memory and spares the loop the reference counts of many arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from replay.execution.step_costs import Counts, Floats
+from replay.execution.tables import STEPS_SCHEMA
+
+# Results of `replay.execution.loop.run_steps`.
+FINISHED, RECORD_FULL, STUCK = 0, 1, 2
+
+Records = Any
+"""A structured array, or one record of it; the type checker knows no named fields of arrays."""
+
+SEQUENCE = np.dtype(
+    [
+        ("arrival_s", np.float64),
+        ("prompt_tokens", np.int64),
+        ("total_tokens", np.int64),  # prompt plus output
+        ("known_tokens", np.int64),  # prompt plus output so far: what can be computed
+        ("computed_tokens", np.int64),  # tokens whose keys and values are in the cache
+        ("prefill_until", np.int64),  # known at the last admission: computing those is prefill, computing later ones is decoding
+        ("reached_tokens", np.int64),  # most tokens ever computed: computing those again is recomputation
+        ("blocks", np.int64),
+        ("preemptions", np.int64),
+        ("first_scheduled_s", np.float64),
+        ("first_token_s", np.float64),
+        ("last_token_s", np.float64),
+        ("worst_itl_s", np.float64),
+    ]
+)
+"""One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
+
+SEAT = np.dtype([("sequence", np.int64), ("chunk_tokens", np.int64)])
+"""A running sequence and what the current step computes of it; seats are in order of admission."""
+
+STATE = np.dtype(
+    [
+        ("clock_s", np.float64),
+        ("arrived", np.int64),  # requests that have arrived: the first ones, for they are in arrival order
+        ("admitted", np.int64),  # requests that have left the queue once: the first ones, for it is first come first served
+        ("preempted", np.int64),  # depth of the stack of preempted sequences, which stand in front of the queue
+        ("running", np.int64),
+        ("free_blocks", np.int64),
+        ("steps", np.int64),  # steps in the current record
+    ]
+)
+
+STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA])
+
+
+class Limits(NamedTuple):
+    """What bounds a step. Compiled code takes named tuples, not dataclasses."""
+
+    max_running: int
+    max_batched_tokens: int
+    window_tokens: int
+    block_tokens: int
+    pool_blocks: int
+
+
+class Queues(NamedTuple):
+    """Where sequences are, by their index."""
+
+    seats: Records
+    """SEAT [seats]"""
+    preempted: Counts
+    """Stack; its top is the head of the queue [sequences]."""
+    state: Records
+    """STATE [1]"""
+
+
+def new_sequences(arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts) -> Records:
+    """Return sequences of which nothing has been computed; their times are 0 until the loop sets them."""
+    sequences = np.zeros(len(arrival_s), dtype=SEQUENCE)
+    sequences["arrival_s"] = arrival_s
+    sequences["prompt_tokens"] = sequences["known_tokens"] = prompt_tokens
+    sequences["total_tokens"] = prompt_tokens + output_tokens
+    return sequences
+
+
+def new_queues(sequences_count: int, limits: Limits) -> Queues:
+    """Return empty queues with the whole pool free and the clock at 0."""
+    state = np.zeros(1, dtype=STATE)
+    state["free_blocks"] = limits.pool_blocks
+    return Queues(
+        seats=np.zeros(min(limits.max_running, sequences_count), dtype=SEAT),
+        preempted=np.zeros(sequences_count, dtype=np.int64),
+        state=state,
+    )
+
+
+def drain(record: Records, queues: Queues) -> Counts:
+    """Return the recorded steps by column [fields of STEP, steps], 64 bits each whatever their type, and empty the record."""
+    steps = int(queues.state["steps"][0])
+    queues.state["steps"] = 0
+    return np.ascontiguousarray(record[:steps].view(np.int64).reshape(steps, len(STEP)).T)
+
+
+def step_columns(drained: list[Counts]) -> dict[str, Counts | Floats]:
+    """Return the columns of STEPS_SCHEMA from drained parts."""
+    values = np.concatenate(drained, axis=1)
+    return {name: values[index].view(STEP[name]) for index, name in enumerate(STEPS_SCHEMA.names)}

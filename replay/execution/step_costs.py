@@ -1,0 +1,207 @@
+"""Prices of steps of given shapes, kernel by kernel, vectorised: what `replay.tiling.step_table` says, for many steps at once.
+
+The compiled loop prices each step as it happens (`replay.execution.cost_arrays`); this form prices steps that are already
+known: a candidate's table on a baseline's recorded steps, or the share of each kernel in a finished replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from replay.errors import InvariantError, SpecError, nearest
+from replay.execution.tables import SHAPE_COLUMNS
+from replay.tiling.step_table import TERMS, StepTable
+from replay.tiling.terms import combine
+
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+PREFILL_TERMS = (
+    "compute_s_per_pair", "memory_s_per_pair", "memory_s_per_token", "memory_s_per_context_token",
+    "launch_s", "bytes_per_pair", "bytes_per_token", "bytes_per_context_token",
+)  # fmt: skip
+"""Columns of `StepTable.prefill_terms` for each kernel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedKernel:
+    """One kernel over some steps. Its terms are stored once per distinct row; `row` says which one each step uses.
+
+    Arrays of terms are [rows] and stand for *one* call; `weight` is calls per step times the kernel's factor.
+    """
+
+    kernel: str
+    layer_type: str
+    axis: str
+    weight: float
+    overlap_exponent: float
+    flops_per_token: float
+    flops_per_sequence: float
+    flops_per_pair: float
+    compute_s: Floats
+    memory_s: Floats
+    launch_s: Floats
+    sync_s: Floats
+    bytes: Floats
+    row: Counts
+    """[steps]"""
+
+    @property
+    def time_s(self) -> Floats:
+        """Joined time of one call [rows]."""
+        return combine(self.compute_s, self.memory_s, self.launch_s, self.sync_s, self.overlap_exponent)
+
+    @property
+    def stall_s(self) -> Floats:
+        """Time of one call minus its time with infinite memory bandwidth [rows]."""
+        without_memory = combine(self.compute_s, np.zeros_like(self.memory_s), self.launch_s, self.sync_s, self.overlap_exponent)
+        return np.asarray(self.time_s - without_memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSeconds:
+    """Times of steps [steps]."""
+
+    device_s: Floats
+    host_s: Floats
+    captured_tokens: Counts
+    """Size of the captured graph each step replays, 0 where it runs eagerly."""
+
+    @property
+    def duration_s(self) -> Floats:
+        """The larger of device and host time: the host prepares launches while the device works."""
+        return np.maximum(self.device_s, self.host_s)
+
+
+def step_seconds(table: StepTable, steps: pa.Table, *, kernel_factors: Mapping[str, float] | None = None) -> StepSeconds:
+    """Return the time that steps of the given shapes (SHAPE_COLUMNS of `steps`) take under `table`.
+
+    Agrees with a replay's own prices to rounding (1e-12 relative). `kernel_factors` scales a kernel's whole time.
+
+    Raises:
+        InvariantError: a step is larger than the table's limits; select with `covered_steps` first.
+        SpecError: a factor names no kernel, or is not a finite number >= 0.
+    """
+    device_s: Floats = np.zeros(steps.num_rows)
+    for kernel in price_kernels(table, steps, kernel_factors=kernel_factors):
+        device_s += (kernel.weight * kernel.time_s)[kernel.row]
+    captured = _captured_tokens(table, _shapes(steps))
+    host_s = np.where(captured > 0, table.host_graph_launch_s, table.launches_count * table.host_launch_s)
+    return StepSeconds(device_s=device_s, host_s=host_s, captured_tokens=captured)
+
+
+def covered_steps(table: StepTable, steps: pa.Table) -> npt.NDArray[np.bool_]:
+    """Return which steps [steps] are within the table's token and sequence limits, so that it has a price for them."""
+    shapes = _shapes(steps)
+    return np.asarray((shapes["tokens"] <= table.limits.max_batched_tokens) & (shapes["sequences"] <= table.limits.max_running))
+
+
+def price_kernels(table: StepTable, steps: pa.Table, *, kernel_factors: Mapping[str, float] | None = None) -> Iterator[PricedKernel]:
+    """Yield every kernel of the table, in its order, with the terms that the given steps use; errors as `step_seconds`."""
+    factors = check_factors(table, kernel_factors)
+    if not covered_steps(table, steps).all():
+        limits = table.limits
+        raise InvariantError(f"steps beyond {limits.max_batched_tokens} tokens or {limits.max_running} sequences have no price")
+    shapes = _shapes(steps)
+    token_rows = _token_rows(table, shapes)
+    for entry in table.kernels.to_pylist():
+        name, axis = entry["kernel"], entry["axis"]
+        if axis == "tokens":
+            terms, rows = _columns(table.token_terms, name, TERMS), token_rows
+        elif axis == "sequences":
+            terms, rows = _columns(table.sequence_terms, name, TERMS), shapes["sequences"]
+        elif axis == "decode_attention":
+            terms, rows = _decode_terms(table, name, shapes), np.arange(steps.num_rows)
+        else:
+            terms, rows = _prefill_terms(table, name, shapes), np.arange(steps.num_rows)
+        weight = entry.pop("calls_count") * factors.get(name, 1.0)
+        entry.pop("source")
+        yield PricedKernel(weight=weight, row=rows, **entry, **terms)
+
+
+def check_factors(table: StepTable, kernel_factors: Mapping[str, float] | None) -> dict[str, float]:
+    """Return the factors as a dictionary.
+
+    Raises:
+        SpecError: a factor names no kernel, or is not a finite number >= 0.
+    """
+    factors = dict(kernel_factors or {})
+    known = table.kernels["kernel"].to_pylist()
+    for name, factor in factors.items():
+        if name not in known:
+            raise SpecError("kernel_factors", f"unknown kernel {name!r}{nearest(name, known)}", ", ".join(known), "name a kernel of the table")
+        if not 0.0 <= factor < np.inf:
+            raise SpecError("kernel_factors", f"{name} has the factor {factor}", "a finite number >= 0", "correct the factor")
+    return factors
+
+
+def _shapes(steps: pa.Table) -> dict[str, Counts]:
+    return {name: steps[name].to_numpy() for name in SHAPE_COLUMNS}
+
+
+def _columns(terms: pa.Table, kernel: str, names: tuple[str, ...]) -> dict[str, Floats]:
+    return {name: terms[f"{kernel}.{name}"].to_numpy() for name in names}
+
+
+def _phase_rows(table: StepTable, shapes: dict[str, Counts]) -> Counts:
+    """First row of each step's phase in the tables by (phase, tokens) [steps]."""
+    return np.asarray((shapes["prefill_tokens"] > 0) * (table.limits.max_batched_tokens + 1), dtype=np.int64)
+
+
+def _captured_tokens(table: StepTable, shapes: dict[str, Counts]) -> Counts:
+    return np.asarray(table.capture["captured_tokens"].to_numpy()[_phase_rows(table, shapes) + shapes["tokens"]])
+
+
+def _token_rows(table: StepTable, shapes: dict[str, Counts]) -> Counts:
+    """Row of `token_terms` each step uses: a captured graph computes its own size, padding included [steps]."""
+    captured = _captured_tokens(table, shapes)
+    return _phase_rows(table, shapes) + np.where(captured > 0, captured, shapes["tokens"])
+
+
+def _decode_terms(table: StepTable, kernel: str, shapes: dict[str, Counts]) -> dict[str, Floats]:
+    """Terms of a decode kernel for each step: interpolated in the mean context, held constant below the first knot, continued
+    in a straight line beyond the last (never below 0), and nothing where no sequence decodes."""
+    sequences = shapes["decode_sequences"]
+    busy = sequences > 0
+    context = shapes["decode_context_tokens"] / np.maximum(sequences, 1)
+    knots = context_knots(table)
+    low = np.clip(np.searchsorted(knots, context, side="right") - 1, 0, max(len(knots) - 2, 0))
+    high = np.minimum(low + 1, len(knots) - 1)
+    gap = np.where(high > low, knots[high] - knots[low], 1.0)  # with a single knot both ends are the same
+    share = np.maximum(context - knots[low], 0.0) / gap
+    terms: dict[str, Floats] = {}
+    for name, column in _columns(table.decode_terms, kernel, TERMS).items():
+        grid = column.reshape(-1, len(knots))
+        start = grid[sequences, low]
+        terms[name] = np.maximum(start + (grid[sequences, high] - start) * share, 0.0) * busy
+    return terms
+
+
+def context_knots(table: StepTable) -> Floats:
+    """Return the context lengths at which decode terms are given [knots], ascending."""
+    first = table.decode_terms["sequences"].to_numpy() == 0
+    return np.asarray(table.decode_terms["context_tokens"].to_numpy()[first], dtype=np.float64)
+
+
+def _prefill_terms(table: StepTable, kernel: str, shapes: dict[str, Counts]) -> dict[str, Any]:
+    """Terms of a prefill kernel for each step: linear in pairs, tokens and keys read at the rates of the step's prefill tokens."""
+    tokens, pairs, context = shapes["prefill_tokens"], shapes["prefill_pairs"], shapes["prefill_context_tokens"]
+    rates = {name: column[tokens] for name, column in _columns(table.prefill_terms, kernel, PREFILL_TERMS).items()}
+    return {
+        "compute_s": pairs * rates["compute_s_per_pair"],
+        "memory_s": _by_amount(rates, "memory_s", pairs, tokens, context),
+        "launch_s": rates["launch_s"] * (tokens > 0),
+        "sync_s": np.zeros(len(tokens)),
+        "bytes": _by_amount(rates, "bytes", pairs, tokens, context),
+    }
+
+
+def _by_amount(rates: dict[str, Floats], term: str, pairs: Counts, tokens: Counts, context: Counts) -> Floats:
+    per_pair, per_token, per_context = (rates[f"{term}_per_{unit}"] for unit in ("pair", "token", "context_token"))
+    return np.asarray(pairs * per_pair + tokens * per_token + context * per_context)

@@ -1,0 +1,271 @@
+"""The replay again, in plain Python with the obvious data structures: the oracle of the compiled loop.
+
+It shares no code with the loop; for the same input the two give equal tables, bit by bit. Slow: about 10^5 tokens a second.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from replay.execution.engine import check_arrivals
+from replay.execution.step_costs import check_factors
+from replay.execution.tables import COMPLETED, NEVER_FITS, REQUESTS_SCHEMA, STEPS_SCHEMA, Replay
+from replay.ingress.trace import Trace
+from replay.tiling.step_table import StepTable
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Request:
+    """A request and how far it has come; equal only to itself."""
+
+    row: dict[str, Any]
+    generated: int = 0
+    computed: int = 0
+    prompt_now: int = 0
+    """Tokens to compute before it decodes: the prompt, and what had been generated when it was last admitted."""
+    reached: int = 0
+    blocks: int = 0
+    preemptions: int = 0
+    first_scheduled_s: float | None = None
+    token_times_s: list[float] = field(default_factory=list)
+
+    @property
+    def known(self) -> int:
+        return int(self.row["prompt_tokens"]) + self.generated
+
+    @property
+    def done(self) -> bool:
+        return self.generated == self.row["output_tokens"]
+
+    def result(self, fits: bool) -> dict[str, Any]:
+        gaps = [after - before for before, after in zip(self.token_times_s, self.token_times_s[1:], strict=False)]
+        copied = {name: self.row[name] for name in ("request_id", "arrival_s", "prompt_tokens", "output_tokens")}
+        return copied | {
+            "status": COMPLETED if fits else NEVER_FITS,
+            "first_scheduled_s": self.first_scheduled_s,
+            "first_token_s": self.token_times_s[0] if fits else None,
+            "finish_s": self.token_times_s[-1] if fits else None,
+            "worst_itl_s": max(gaps, default=None),
+            "preemptions": self.preemptions,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """What one step computes of one request."""
+
+    request: _Request
+    before: int
+    tokens: int
+    is_decode: bool
+
+    def keys_of_each_token(self, window: int) -> list[int]:
+        return [min(position, window) for position in range(self.before + 1, self.before + self.tokens + 1)]
+
+    def keys_read(self, window: int) -> int:
+        """Keys that any of the chunk's tokens attends to: from the first token's window to the last token."""
+        oldest = max(0, self.before + 1 - window)
+        return self.before + self.tokens - oldest
+
+    @property
+    def recomputed(self) -> int:
+        return len(range(self.before, min(self.before + self.tokens, self.request.reached)))
+
+
+class _Engine:
+    """One replica in the middle of a replay."""
+
+    def __init__(self, table: StepTable) -> None:
+        self.table = table
+        self.waiting: deque[_Request] = deque()
+        self.running: list[_Request] = []
+        self.preempted_now = 0
+
+    @property
+    def used_blocks(self) -> int:
+        return sum(request.blocks for request in self.running)
+
+    def blocks_missing(self, request: _Request, tokens: int) -> int:
+        return max(0, math.ceil((request.computed + tokens) / self.table.pool.block_tokens) - request.blocks)
+
+    def fits_now(self, blocks: int) -> bool:
+        return self.used_blocks + blocks <= self.table.pool.blocks_count
+
+    def schedule(self, now_s: float) -> list[_Chunk]:
+        self.preempted_now = 0
+        chunks: list[_Chunk] = []
+        budget = self.table.limits.max_batched_tokens
+        for request in list(self.running):
+            if budget == 0 or request not in self.running:
+                break
+            tokens = min(request.known - request.computed, budget)
+            missing = self.blocks_missing(request, tokens)
+            while not self.fits_now(missing) and request in self.running:
+                self.preempt(self.running[-1])
+            if request in self.running:
+                request.blocks += missing
+                is_decode = request.computed >= request.prompt_now
+                chunks.append(_Chunk(request=request, before=request.computed, tokens=tokens, is_decode=is_decode))
+                budget -= tokens
+        while self.waiting and not self.preempted_now and budget > 0 and len(self.running) < self.table.limits.max_running:
+            request = self.waiting[0]
+            tokens = min(request.known, budget)
+            missing = self.blocks_missing(request, tokens)
+            if not self.fits_now(missing):
+                break
+            self.running.append(self.waiting.popleft())
+            request.blocks = missing
+            request.prompt_now = request.known
+            if request.first_scheduled_s is None:
+                request.first_scheduled_s = now_s
+            chunks.append(_Chunk(request=request, before=0, tokens=tokens, is_decode=False))
+            budget -= tokens
+        return chunks
+
+    def preempt(self, request: _Request) -> None:
+        self.running.remove(request)
+        request.reached = max(request.reached, request.computed)
+        request.computed, request.blocks = 0, 0
+        request.preemptions += 1
+        self.preempted_now += 1
+        self.waiting.appendleft(request)
+
+    def finish(self, chunks: list[_Chunk], end_s: float) -> int:
+        emitted = 0
+        for chunk in chunks:
+            request = chunk.request
+            request.computed += chunk.tokens
+            if request.computed == request.known:
+                request.generated += 1
+                request.token_times_s.append(end_s)
+                emitted += 1
+            if request.done:
+                self.running.remove(request)
+        return emitted
+
+
+def replay_twin(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> Replay:
+    """Return what `replay.execution.engine.replay` returns, and raise what it raises for a trace or a factor."""
+    check_arrivals(trace)
+    prices = _Prices(table, check_factors(table, kernel_factors))
+    engine = _Engine(table)
+    requests = [_Request(row=row) for row in trace.requests.to_pylist()]
+    able = [request for request in requests if _can_fit(request.row, table)]
+    coming = deque(sorted(able, key=lambda request: float(request.row["arrival_s"])))
+    steps = []
+    now_s = 0.0
+    while coming or engine.waiting or engine.running:
+        if not engine.waiting and not engine.running:
+            now_s = max(now_s, coming[0].row["arrival_s"])
+        while coming and coming[0].row["arrival_s"] <= now_s:
+            engine.waiting.append(coming.popleft())
+        chunks = engine.schedule(now_s)
+        step = _counts(chunks, engine)
+        step |= prices.price(step)
+        step["start_s"], step["end_s"] = now_s, now_s + max(step["device_s"], step["host_s"])
+        now_s = step["end_s"]
+        step["output_tokens"] = engine.finish(chunks, now_s)
+        steps.append(step)
+    rows = [request.result(_can_fit(request.row, table)) for request in requests]
+    return Replay(
+        requests=pa.Table.from_pylist(rows, schema=REQUESTS_SCHEMA),
+        steps=pa.Table.from_pylist(steps, schema=STEPS_SCHEMA),
+    )
+
+
+def _can_fit(row: dict[str, Any], table: StepTable) -> bool:
+    tokens = row["prompt_tokens"] + row["output_tokens"]
+    blocks = math.ceil((tokens - 1) / table.pool.block_tokens)
+    return bool(tokens <= table.limits.max_context_tokens and blocks <= table.pool.blocks_count)
+
+
+def _counts(chunks: list[_Chunk], engine: _Engine) -> dict[str, Any]:
+    window = engine.table.limits.attention_window_tokens
+    prefills = [chunk for chunk in chunks if not chunk.is_decode]
+    decodes = [chunk for chunk in chunks if chunk.is_decode]
+    return {
+        "tokens": sum(chunk.tokens for chunk in chunks),
+        "sequences": len(chunks),
+        "decode_sequences": len(decodes),
+        "decode_context_tokens": sum(sum(chunk.keys_of_each_token(window)) for chunk in decodes),
+        "prefill_tokens": sum(chunk.tokens for chunk in prefills),
+        "prefill_pairs": sum(sum(chunk.keys_of_each_token(window)) for chunk in prefills),
+        "prefill_context_tokens": sum(chunk.keys_read(window) for chunk in prefills),
+        "recomputed_tokens": sum(chunk.recomputed for chunk in prefills),
+        "running": len(engine.running),
+        "waiting": len(engine.waiting),
+        "kv_blocks": engine.used_blocks,
+        "preemptions": engine.preempted_now,
+    }
+
+
+class _Prices:
+    """Prices one step at a time from the table's own columns."""
+
+    def __init__(self, table: StepTable, factors: Mapping[str, float]) -> None:
+        self.table = table
+        self.factors = factors
+        self.kernels = table.kernels.to_pylist()
+        parts = (table.token_terms, table.sequence_terms, table.decode_terms, table.prefill_terms)
+        self.column = {name: part[name].to_pylist() for part in parts for name in part.column_names if "." in name}
+        self.captured = table.capture["captured_tokens"].to_pylist()
+        pairs = zip(table.decode_terms["sequences"].to_pylist(), table.decode_terms["context_tokens"].to_pylist(), strict=True)
+        self.knots = [knot for sequences, knot in pairs if sequences == 0]
+
+    def price(self, step: dict[str, Any]) -> dict[str, Any]:
+        phase_start = (self.table.limits.max_batched_tokens + 1) * (step["prefill_tokens"] > 0)
+        captured = self.captured[phase_start + step["tokens"]]
+        row = phase_start + (captured or step["tokens"])
+        device_s = self._sum("tokens", lambda name: self._row(name, row))
+        device_s += self._sum("sequences", lambda name: self._row(name, step["sequences"]))
+        if step["decode_sequences"]:
+            device_s += self._sum("decode_attention", lambda name: self._decode(name, step))
+        if step["prefill_tokens"]:
+            device_s += self._sum("prefill_attention", lambda name: self._prefill(name, step))
+        host_s = self.table.host_graph_launch_s if captured else self.table.launches_count * self.table.host_launch_s
+        return {"device_s": device_s, "host_s": host_s, "captured_tokens": captured}
+
+    def _sum(self, axis: str, terms: Any) -> float:
+        total_s = 0.0
+        for kernel in self.kernels:
+            if kernel["axis"] == axis:
+                weight = kernel["calls_count"] * self.factors.get(kernel["kernel"], 1.0)
+                total_s += weight * _time(*terms(kernel["kernel"]), kernel["overlap_exponent"])
+        return total_s
+
+    def _row(self, kernel: str, row: int) -> tuple[float, ...]:
+        return tuple(self.column[f"{kernel}.{term}"][row] for term in ("launch_s", "compute_s", "memory_s", "sync_s"))
+
+    def _decode(self, kernel: str, step: dict[str, Any]) -> tuple[float, ...]:
+        knots, first = self.knots, step["decode_sequences"] * len(self.knots)
+        context = step["decode_context_tokens"] / step["decode_sequences"]
+        low = min(max(bisect_right(knots, context) - 1, 0), max(len(knots) - 2, 0))
+        start = self._row(kernel, first + low)
+        if len(knots) == 1 or context <= knots[0]:
+            return start
+        end = self._row(kernel, first + low + 1)
+        share = (context - knots[low]) / (knots[low + 1] - knots[low])
+        return tuple(max(0.0, a + (b - a) * share) for a, b in zip(start, end, strict=True))
+
+    def _prefill(self, kernel: str, step: dict[str, Any]) -> tuple[float, ...]:
+        tokens, pairs, context = (step[f"prefill_{name}"] for name in ("tokens", "pairs", "context_tokens"))
+        rate = {name: self.column[f"{kernel}.{name}"][tokens] for name in _RATES}
+        memory_s = pairs * rate["memory_s_per_pair"] + tokens * rate["memory_s_per_token"] + context * rate["memory_s_per_context_token"]
+        return rate["launch_s"], pairs * rate["compute_s_per_pair"], memory_s, 0.0
+
+
+_RATES = ("launch_s", "compute_s_per_pair", "memory_s_per_pair", "memory_s_per_token", "memory_s_per_context_token")
+
+
+def _time(launch_s: float, compute_s: float, memory_s: float, sync_s: float, exponent: float) -> float:
+    longer, shorter = max(launch_s + compute_s, launch_s + memory_s), min(launch_s + compute_s, launch_s + memory_s)
+    if math.isinf(exponent) or longer == 0.0:
+        return longer + sync_s
+    return float(longer * (1.0 + (shorter / longer) ** exponent) ** (1.0 / exponent) + sync_s)

@@ -1,0 +1,1 @@
+"""Stage 2, lowering: ModelSpec -> OpGraph -> fusion, formats, layouts and kernel choice -> `KernelPlan`."""

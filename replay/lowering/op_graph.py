@@ -1,0 +1,82 @@
+"""OpGraph: the operators of one serving step of a model, before any choice of kernels.
+
+Shapes are those of one tensor-parallel rank. The *rows* of an operator are the step's tokens, or its sequences for what only
+the last token of a sequence needs (LM head, sampling).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Axis = Literal["tokens", "sequences", "attention"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatmulShape:
+    """[rows, depth] x [depth, columns]; with experts, each row goes to `experts_per_row` of `experts_count` such weights."""
+
+    columns: int
+    depth: int
+    experts_count: int = 1
+    experts_per_row: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementwiseShape:
+    """Elements that one row reads and writes; `element_bytes` of each."""
+
+    read_elements: float
+    written_elements: float
+    element_bytes: float = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """Scaled dot-product attention over a paged cache."""
+
+    query_heads: int
+    kv_heads: int
+    head_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveShape:
+    """A message of `elements` 16-bit values per row among `ranks`."""
+
+    elements: int
+    ranks: int
+    kind: Literal["all_reduce", "all_gather"]
+
+
+Shape = MatmulShape | ElementwiseShape | AttentionShape | CollectiveShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operator; `calls_count` is how often a step runs it (once, or once a layer)."""
+
+    name: str
+    layer_type: str
+    shape: Shape
+    axis: Axis
+    calls_count: int
+    inputs: tuple[str, ...]
+    """Names of the operators whose results it reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpGraph:
+    """Operators in execution order; an operator reads only earlier ones, or itself one layer earlier."""
+
+    ops: tuple[Op, ...]
+    ranks_count: int
+
+    def op(self, name: str) -> Op:
+        """Return the operator of a name."""
+        return next(op for op in self.ops if op.name == name)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every operator's name."""
+        return frozenset(op.name for op in self.ops)

@@ -1,0 +1,53 @@
+"""Memory placement: what lies on the device, and how many cache blocks are left."""
+
+from __future__ import annotations
+
+from replay.lowering.kernel_plan import FORMAT_BYTES, Kernel, KernelPlan
+from replay.lowering.op_graph import MatmulShape
+from replay.specs.hardware import HardwareSpec
+from replay.specs.mapping import MappingSpec
+from replay.specs.model import ModelSpec
+from replay.tiling.gemm import weight_bytes
+from replay.tiling.step_table import KvPool
+
+RUNTIME_BYTES = 551 * 1024**2
+"""Driver context and libraries on the device (public aiconfigurator system file of the A100, `other_mem` as first measured)."""
+LOGITS_BYTES = 4.0
+
+
+def kv_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping: MappingSpec) -> KvPool:
+    """Return the cache pool of one replica: what `kv.memory_ratio` of the memory leaves beside weights and work space.
+
+    Work space = input and output of the widest matrix multiply for a full step, the step's logits in 32 bit, and the runtime.
+    A pool that does not fit has 0 blocks.
+    """
+    products = [kernel for kernel in plan.kernels if isinstance(kernel.shape, MatmulShape)]
+    on_device = [kernel for kernel in products if not weights_on_host(kernel, mapping, hardware)]
+    weights = sum(weight_bytes(kernel) * kernel.calls_count for kernel in on_device)
+    if not model.tied_embeddings:
+        weights += model.vocabulary_size * model.hidden_size * FORMAT_BYTES["bf16"] / plan.graph.ranks_count
+    widest = max(_row_bytes(kernel) for kernel in products if kernel.axis == "tokens")
+    logits = mapping.count("batching.max_running") * model.vocabulary_size * LOGITS_BYTES
+    workspace = mapping.count("batching.max_batched_tokens") * widest + logits + RUNTIME_BYTES
+    attention = next(kernel for kernel in plan.kernels if kernel.axis == "attention")
+    token_bytes = 2.0 * attention.attention.kv_heads * attention.attention.head_size * FORMAT_BYTES[attention.kv_format]
+    block_tokens = mapping.count("kv.block_tokens")
+    block_bytes = block_tokens * token_bytes * model.layers_count
+    left = mapping.ratio("kv.memory_ratio") * hardware.memory_bytes - weights - workspace
+    return KvPool(
+        blocks_count=max(0, int(left // block_bytes)),
+        block_tokens=block_tokens,
+        block_bytes=block_bytes,
+        weights_bytes=weights,
+        workspace_bytes=workspace,
+    )
+
+
+def weights_on_host(kernel: Kernel, mapping: MappingSpec, hardware: HardwareSpec) -> bool:
+    """Return whether the mapping keeps a kernel's weights in host memory."""
+    return mapping.value("placement.weights", layer=kernel.layer_type, chip=hardware.name) == "host"
+
+
+def _row_bytes(kernel: Kernel) -> float:
+    shape = kernel.matmul
+    return (shape.columns + shape.depth) * shape.experts_per_row * FORMAT_BYTES["bf16"]

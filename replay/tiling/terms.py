@@ -1,0 +1,62 @@
+"""Terms: the pure times of kernels over many rows at once, and the one rule that joins them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def combine(compute_s: Array, memory_s: Array, launch_s: Array, sync_s: Array, exponent: float) -> Array:
+    """Return kernel times [rows] from pure terms: the rule of `replay.tiling.step_table`.
+
+    The p-norm stands for partial overlap: with infinity the shorter of execution and memory time hides wholly behind the
+    longer one, a finite p charges for what does not overlap. The launch floor lies inside both branches.
+    """
+    execution, memory = launch_s + compute_s, launch_s + memory_s
+    larger = np.maximum(execution, memory)
+    if np.isinf(exponent):
+        return np.asarray(larger + sync_s)
+    smaller = np.minimum(execution, memory)
+    share = np.divide(smaller, larger, out=np.zeros_like(larger), where=larger > 0)
+    return np.asarray(larger * (1.0 + share**exponent) ** (1.0 / exponent) + sync_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Pure terms of one call of a kernel for each row count [rows]."""
+
+    compute_s: Array
+    memory_s: Array
+    launch_s: Array
+    sync_s: Array
+    bytes: Array
+    """Traffic of the device memory."""
+
+    def time_s(self, exponent: float) -> Array:
+        """Return the joined times [rows]."""
+        return combine(self.compute_s, self.memory_s, self.launch_s, self.sync_s, exponent)
+
+    def where(self, mask: npt.NDArray[np.bool_], other: Terms) -> Terms:
+        """Return these terms where `mask` holds and the other ones elsewhere."""
+        return Terms(**{name: np.where(mask, getattr(self, name), getattr(other, name)) for name in TERM_NAMES})
+
+    def with_memory(self, extra_s: float) -> Terms:
+        """Return these terms with `extra_s` more memory time."""
+        return replace(self, memory_s=self.memory_s + extra_s)
+
+    def columns(self, kernel: str) -> dict[str, Array]:
+        """Return the columns ``<kernel>.<term>`` of a term table."""
+        return {f"{kernel}.{name}": getattr(self, name) for name in TERM_NAMES}
+
+
+TERM_NAMES = ("compute_s", "memory_s", "launch_s", "sync_s", "bytes")
+
+
+def join(parts: list[Terms]) -> Terms:
+    """Return the terms of consecutive row ranges as one."""
+    return Terms(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in TERM_NAMES})

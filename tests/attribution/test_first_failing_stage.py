@@ -1,0 +1,172 @@
+"""First failing stage and bottleneck class on cells whose true cause is planted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from attribution_cells import Cell, Cost, mapping
+
+from gates.attribution.bottleneck import find_bottleneck
+from gates.attribution.stage import first_failing_stage
+from gates.attribution.trials import Trials
+from gates.finding import Finding
+
+KNOBS = {
+    "lowering": ("formats__kv", "fp8"),
+    "tiling": ("gemm__split_k", 4),
+    "execution": ("batching__max_running", 2),
+}
+
+
+def trials_of(cost, candidate):
+    baseline = mapping()
+    cell = Cell(baseline, lambda spec: cost({setting.knob: setting.value for setting in spec.settings}))
+    return Trials(
+        replayer=cell, baseline=baseline, candidate=candidate, judge=cell.judge, judgement=cell.judge(candidate, cell.run(candidate))
+    )
+
+
+def planted(stage):
+    """A cost that grows with the knob of one stage, beside harmless knobs of all the others."""
+    name, _ = KNOBS[stage]
+    knob = name.replace("__", ".")
+    slow = Cost().grown("decode", "mlp", "compute_s", 1.5)
+
+    def cost(values):
+        if knob not in values:
+            return Cost()
+        return Cost(queueing=3.0) if stage == "execution" else slow
+
+    return knob, trials_of(cost, mapping(**dict(KNOBS.values())))
+
+
+@pytest.mark.parametrize("stage", KNOBS)
+def test_the_stage_of_the_planted_knob_is_named(stage):
+    knob, trials = planted(stage)
+    failure = first_failing_stage(trials, (), frozenset({knob}))
+    assert failure.stage == stage
+
+
+def test_a_dearer_stage_whose_knobs_need_no_undoing_is_not_named():
+    def cost(values):
+        base = Cost().grown("decode", "mlp", "compute_s", 1.02) if "formats.kv" in values else Cost()
+        return base.grown("decode", "mlp", "compute_s", 1.5) if "gemm.split_k" in values else base
+
+    trials = trials_of(cost, mapping(formats__kv="fp8", gemm__split_k=4))
+    assert first_failing_stage(trials, (), frozenset({"gemm.split_k"})).stage == "tiling"
+    assert first_failing_stage(trials, (), trials.knobs).stage == "lowering"
+
+
+def test_growth_below_the_tolerance_breaks_no_invariant():
+    def cost(values):
+        return replace(Cost().grown("decode", "mlp", "compute_s", 1.004), queueing=2.0) if values else Cost()
+
+    trials = trials_of(cost, mapping(gemm__split_k=4))
+    assert first_failing_stage(trials, (), trials.knobs).stage == "quality_sla"
+
+
+def test_a_cost_that_grows_in_one_phase_only_counts_although_the_total_falls():
+    def cost(values):
+        return Cost().grown("decode", "mlp", "compute_s", 0.5).grown("prefill", "mlp", "compute_s", 1.5) if values else Cost()
+
+    trials = trials_of(cost, mapping(gemm__split_k=4))
+    failure = first_failing_stage(trials, (), trials.knobs)
+    assert failure.stage == "tiling"
+    assert "prefill" in failure.evidence
+    found = find_bottleneck(trials, trials.knobs)
+    assert found is not None
+    assert (found.bottleneck_class, found.layer_type, found.phase) == ("compute", "mlp", "prefill")
+
+
+def decision(effective, reason, stage="lowering"):
+    return SimpleNamespace(knob="gemm.backend@mlp.decode", requested="matrix", effective=effective, reason=reason, stage=stage)
+
+
+def test_a_new_fallback_breaks_the_stage_that_took_the_decision_even_where_no_cost_shows():
+    def cost(values):
+        fallback = decision("vector", "1023 columns are not aligned")
+        return Cost(queueing=2.0, decisions=(fallback,)) if values else Cost(decisions=(decision("matrix", None),))
+
+    trials = trials_of(cost, mapping(formats__kv="fp8"))
+    failure = first_failing_stage(trials, (), trials.knobs)
+    assert failure.stage == "lowering"
+    assert failure.evidence == "gemm.backend@mlp.decode asks for matrix and gets vector: 1023 columns are not aligned"
+
+
+def test_a_fallback_that_the_baseline_has_too_is_not_the_candidates_fault():
+    known = (decision("vector", "1023 columns are not aligned"),)
+    trials = trials_of(lambda values: Cost(queueing=2.0 if values else 1.0, decisions=known), mapping(formats__kv="fp8"))
+    assert first_failing_stage(trials, (), trials.knobs).stage == "quality_sla"
+
+
+def test_a_smaller_pool_that_makes_the_replay_preempt_fails_tiling_for_memory_capacity():
+    def cost(values):
+        return Cost(blocks=100, preemptions=7, queueing=2.0) if values else Cost()
+
+    trials = trials_of(cost, mapping(kv__memory_ratio=0.5))
+    failure = first_failing_stage(trials, (), trials.knobs)
+    assert failure.stage == "tiling"
+    assert "from 16000 to 1600 tokens" in failure.evidence
+    found = find_bottleneck(trials, trials.knobs)
+    assert found is not None
+    assert found.bottleneck_class == "memory_capacity"
+
+
+def test_a_finding_against_the_candidate_fails_its_stage():
+    trials = trials_of(lambda values: Cost(rejected=len(values)), mapping(kv__memory_ratio=0.5))
+    finding = Finding(code="requests_rejected", message="1 request never fits", effect="disproves", stage="tiling")
+    failure = first_failing_stage(trials, (finding,), trials.knobs)
+    assert (failure.stage, failure.evidence) == ("tiling", "1 request never fits")
+
+
+def test_a_finding_that_no_earlier_stage_owns_is_charged_to_the_execution_knob_that_brings_it():
+    trials = trials_of(lambda values: Cost(queueing=1.2 if values else 1.0), mapping(batching__max_context_tokens=100))
+    finding = Finding(code="requests_rejected", message="1 request never fits", effect="disproves", stage="tiling")
+    failure = first_failing_stage(trials, (finding,), trials.knobs)
+    assert failure.stage == "execution"
+
+
+@pytest.mark.parametrize(
+    ("layer", "term", "factor", "expected"),
+    [
+        ("mlp", "compute_s", 2.0, "compute"),
+        ("mlp", "memory_s", 3.0, "memory_bandwidth"),
+        ("attention", "memory_s", 2.0, "memory_bandwidth"),
+        ("attention", "launch_s", 20.0, "launch_sync"),
+        ("mlp", "sync_s", 20.0, "launch_sync"),
+        ("all_reduce", "sync_s", 4.0, "interconnect"),
+    ],
+)
+def test_the_class_is_that_of_the_term_that_grew(layer, term, factor, expected):
+    trials = trials_of(lambda values: Cost().grown("decode", layer, term, factor) if values else Cost(), mapping(gemm__split_k=4))
+    found = find_bottleneck(trials, trials.knobs)
+    assert found is not None
+    assert (found.bottleneck_class, found.layer_type, found.phase) == (expected, layer, "decode")
+    assert f"of {layer} in decode steps grows from" in found.message
+
+
+def test_host_time_beyond_the_device_is_launch_and_synchronisation():
+    trials = trials_of(lambda values: Cost(host_s=0.05 if values else 0.0), mapping(graph__mode="none"))
+    found = find_bottleneck(trials, trials.knobs)
+    assert found is not None
+    assert (found.bottleneck_class, found.layer_type) == ("launch_sync", None)
+
+
+def test_waiting_with_unchanged_step_costs_is_queueing():
+    _, trials = planted("execution")
+    found = find_bottleneck(trials, frozenset({"batching.max_running"}))
+    assert found is not None
+    assert found.bottleneck_class == "queueing"
+
+
+def test_only_the_knobs_to_undo_decide_the_class():
+    def cost(values):
+        base = Cost().grown("decode", "mlp", "compute_s", 1.02) if "gemm.split_k" in values else Cost()
+        return replace(base, queueing=3.0 if "batching.max_running" in values else 1.0)
+
+    trials = trials_of(cost, mapping(gemm__split_k=4, batching__max_running=2))
+    found = find_bottleneck(trials, frozenset({"batching.max_running"}))
+    assert found is not None
+    assert found.bottleneck_class == "queueing"

@@ -1,0 +1,103 @@
+"""Effects of knobs: exact ratios, shares of the whole change, and honesty where something cannot be tried."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from attribution_cells import Cell, Cost, make_claim, mapping
+
+from gates.attribution.effects import claim_to_explain, knob_effects
+from gates.attribution.severity import by_severity, worsening
+from gates.attribution.trials import Judgement, Trials
+from replay.errors import SpecError
+
+
+def effects_of(factor, candidate, baseline=None):
+    baseline = mapping() if baseline is None else baseline
+    cell = Cell(baseline, lambda spec: Cost(queueing=factor({setting.knob for setting in spec.settings})))
+    trials = Trials(
+        replayer=cell, baseline=baseline, candidate=candidate, judge=cell.judge, judgement=cell.judge(candidate, cell.run(candidate))
+    )
+    claim = claim_to_explain(trials.judgement.claims)
+    return {effect.knob: effect for effect in knob_effects(trials, claim)}
+
+
+def test_effects_of_independent_knobs_are_their_factors_and_their_shares_add_up_to_one():
+    factors = {"formats.kv": 1.2, "fusion.qkv": 0.9, "gemm.split_k": 1.5}
+    effects = effects_of(
+        lambda changed: math.prod(factors[knob] for knob in changed), mapping(formats__kv="fp8", fusion__qkv=False, gemm__split_k=4)
+    )
+    assert list(effects) == ["formats.kv", "fusion.qkv", "gemm.split_k"]
+    for knob, factor in factors.items():
+        assert effects[knob].effect == pytest.approx(factor - 1.0)
+        assert effects[knob].effect_alone == pytest.approx(factor - 1.0)
+        assert effects[knob].share == pytest.approx(math.log(factor) / math.log(1.2 * 0.9 * 1.5))
+        assert effects[knob].metric == "ttft_s.p99"
+    assert sum(effect.share for effect in effects.values()) == pytest.approx(1.0)
+
+
+def test_a_single_changed_knob_has_the_whole_share():
+    [effect] = effects_of(lambda changed: 1.3 if changed else 1.0, mapping(gemm__split_k=4)).values()
+    assert effect.share == pytest.approx(1.0)
+    assert effect.to_document()["interval"] is None
+    assert effect.to_document()["method"] == "exact replay of the recorded trace; no interval"
+
+
+def test_a_hybrid_that_cannot_be_built_has_no_effect_and_says_why():
+    baseline, candidate = mapping(), mapping(formats__kv="fp8", fusion__qkv=False)
+
+    def judge(spec, run):
+        if {setting.knob for setting in spec.settings} == {"fusion.qkv"}:
+            raise SpecError("mapping.toml", "fusion without its format", "both", "set both")
+        return cell.judge(spec, run)
+
+    cell = Cell(baseline, lambda spec: Cost(queueing=1.0 + 0.2 * len(spec.settings)))
+    trials = Trials(
+        replayer=cell, baseline=baseline, candidate=candidate, judge=judge, judgement=cell.judge(candidate, cell.run(candidate))
+    )
+    effects = {effect.knob: effect for effect in knob_effects(trials, claim_to_explain(trials.judgement.claims))}
+    assert effects["formats.kv"].effect is None
+    assert effects["formats.kv"].share is None
+    assert "with this knob reverted the mapping cannot be built: mapping.toml: fusion without its format" in effects["formats.kv"].method
+    assert effects["fusion.qkv"].effect is not None
+    assert effects["fusion.qkv"].effect_alone is None
+
+
+@pytest.mark.parametrize(("before", "after", "effect"), [(0.0, 0.02, 0.02), (0.10, 0.02, -0.08)])
+def test_differences_are_reported_as_differences(before, after, effect):
+    baseline, candidate = mapping(), mapping(gemm__split_k=4)
+
+    def judge(spec, run):
+        value = after if spec.settings else before
+        claim = make_claim(scale="difference", ratio=None, baseline=before, candidate=value, difference=value - before, direction="higher")
+        return Judgement(decision="rollback", basis="regression", claims=(claim,))
+
+    cell = Cell(baseline, lambda _: Cost())
+    trials = Trials(replayer=cell, baseline=baseline, candidate=candidate, judge=judge, judgement=judge(candidate, cell.run(candidate)))
+    [found] = knob_effects(trials, claim_to_explain(trials.judgement.claims))
+    assert found.effect == pytest.approx(effect)
+    assert found.harm == pytest.approx(-effect)
+    assert found.share == pytest.approx(1.0)
+
+
+def test_the_worst_disproved_blocking_claim_is_explained():
+    claims = (
+        make_claim(id="a", outcome="undecided", ratio=3.0),
+        make_claim(id="b", outcome="disproved", ratio=1.2),
+        make_claim(id="c", outcome="disproved", ratio=1.3),
+        make_claim(id="d", outcome="disproved", ratio=0.6, direction="higher", margin=0.5),
+        make_claim(id="e", outcome="disproved", ratio=9.0, blocking=False),
+    )
+    explained = claim_to_explain(claims)
+    assert explained is not None
+    assert explained.id == "c"
+    assert claim_to_explain(claims[-1:]) is None
+    assert [claim["id"] for claim in by_severity(claim.to_document() for claim in claims)] == ["c", "b", "d", "e", "a"]
+
+
+def test_worsening_is_positive_where_the_candidate_is_worse():
+    assert worsening(make_claim(ratio=1.1).to_document()) == pytest.approx(0.1)
+    assert worsening(make_claim(ratio=1.1, direction="higher").to_document()) == pytest.approx(-0.1)
+    assert worsening(make_claim(scale="difference", difference=-0.2, direction="higher").to_document()) == pytest.approx(0.2)
+    assert worsening(make_claim(ratio=None).to_document()) is None

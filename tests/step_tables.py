@@ -1,0 +1,174 @@
+"""Small step tables and traces for tests, built without the mapping half of the product."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from replay.ingress.trace import TRACE_SCHEMA, Trace, build_trace
+from replay.provenance import TraceProvenance
+from replay.tiling.step_table import KERNEL_SCHEMA, TERMS, KvPool, StepLimits, StepTable
+
+PREFILL_TERMS = (
+    "compute_s_per_pair", "memory_s_per_pair", "memory_s_per_token", "memory_s_per_context_token",
+    "launch_s", "bytes_per_pair", "bytes_per_token", "bytes_per_context_token",
+)  # fmt: skip
+AMPLE = 1_000_000
+
+
+def make_trace(arrival_s: Sequence[float], prompt_tokens: Sequence[int], output_tokens: Sequence[int], *, name: str = "test") -> Trace:
+    """A synthetic trace with ids r0, r1, ... in the order given (which a law may choose to be out of arrival order)."""
+    count = len(arrival_s)
+    columns = {
+        "request_id": [f"r{index}" for index in range(count)],
+        "arrival_s": pa.array(np.asarray(arrival_s, dtype=np.float64)),
+        "prompt_tokens": pa.array(np.asarray(prompt_tokens, dtype=np.int64)),
+        "output_tokens": pa.array(np.asarray(output_tokens, dtype=np.int64)),
+    }
+    provenance = TraceProvenance(kind="synthetic", origin="test", source_digest="sha256:0", rows_read=count, rows_kept=count)
+    return build_trace(name=name, requests=pa.table(columns), provenance=provenance)
+
+
+def make_kernel(name: str, axis: str, layer_type: str, **more: Any) -> dict[str, Any]:
+    """A row of KERNEL_SCHEMA: one call, no FLOPs, the longer of compute and memory time, unless said otherwise."""
+    row = {
+        "kernel": name, "layer_type": layer_type, "axis": axis, "calls_count": 1, "overlap_exponent": math.inf, "source": "datasheet",
+        "flops_per_token": 0.0, "flops_per_sequence": 0.0, "flops_per_pair": 0.0,
+    }  # fmt: skip
+    return row | more
+
+
+def make_limits(
+    max_running: int = 8, max_batched_tokens: int = 64, max_context_tokens: int = AMPLE, window_tokens: int | None = None
+) -> StepLimits:
+    """Limits; full attention unless a window is given."""
+    window = max_context_tokens if window_tokens is None else window_tokens
+    return StepLimits(
+        max_running=max_running, max_batched_tokens=max_batched_tokens, max_context_tokens=max_context_tokens, attention_window_tokens=window
+    )
+
+
+def make_pool(blocks_count: int = AMPLE, block_tokens: int = 16) -> KvPool:
+    """A cache; ample unless said otherwise."""
+    return KvPool(blocks_count=blocks_count, block_tokens=block_tokens, block_bytes=1.0, weights_bytes=1.0, workspace_bytes=0.0)
+
+
+def captured_table(limits: StepLimits, sizes: Sequence[int] = (), *, decode_only: bool = False) -> pa.Table:
+    """Table of captured graphs: every step up to the largest size replays the next larger one."""
+    rows = limits.max_batched_tokens + 1
+    following = [min((size for size in sizes if size >= tokens), default=0) if tokens else 0 for tokens in range(rows)]
+    prefill = [0] * rows if decode_only else following
+    return pa.table({"phase": [0] * rows + [1] * rows, "tokens": list(range(rows)) * 2, "captured_tokens": following + prefill})
+
+
+def assemble_table(kernels: list[dict[str, Any]], terms: dict[str, np.ndarray], knots: Sequence[float], **more: Any) -> StepTable:
+    """A step table of kernels and their term columns by ``<kernel>.<term>``; terms that are not given are 0.
+
+    `more` may give limits, pool, capture, host_launch_s, host_graph_launch_s, launches_count, reference_flops_per_s.
+    """
+    limits = more.pop("limits", None) or make_limits()
+    token_rows, sequence_rows = limits.max_batched_tokens + 1, limits.max_running + 1
+
+    def part(axis: str, index: dict[str, Any], rows: int, names: Sequence[str]) -> pa.Table:
+        ids = [kernel["kernel"] for kernel in kernels if kernel["axis"] == axis]
+        return pa.table(index | {f"{name}.{term}": terms.get(f"{name}.{term}", np.zeros(rows)) for name in ids for term in names})
+
+    phases = {"phase": np.repeat([0, 1], token_rows), "tokens": np.tile(np.arange(token_rows), 2)}
+    decode = {"sequences": np.repeat(np.arange(sequence_rows), len(knots)), "context_tokens": np.tile(knots, sequence_rows)}
+    fields = {
+        "pool": make_pool(), "capture": captured_table(limits), "host_launch_s": 0.0, "host_graph_launch_s": 0.0,
+        "launches_count": 1, "reference_flops_per_s": 1e12,
+    }  # fmt: skip
+    return StepTable(
+        kernels=pa.Table.from_pylist(kernels, schema=KERNEL_SCHEMA),
+        token_terms=part("tokens", phases, 2 * token_rows, TERMS),
+        sequence_terms=part("sequences", {"sequences": np.arange(sequence_rows)}, sequence_rows, TERMS),
+        decode_terms=part("decode_attention", decode, sequence_rows * len(knots), TERMS),
+        prefill_terms=part("prefill_attention", {"tokens": np.arange(token_rows)}, token_rows, PREFILL_TERMS),
+        limits=limits,
+        **(fields | more),
+    )
+
+
+def constant_table(step_s: float, **more: Any) -> StepTable:
+    """Every step takes `step_s`, whatever it computes (one kernel of compute time)."""
+    return linear_table(step_s=step_s, **more)
+
+
+def linear_table(
+    *,
+    step_s: float = 0.0,
+    per_token_s: float = 0.0,
+    per_sequence_s: float = 0.0,
+    per_context_token_s: float = 0.0,
+    per_pair_s: float = 0.0,
+    memory_step_s: float = 0.0,
+    **more: Any,
+) -> StepTable:
+    """A step takes max(step_s + per_token_s x tokens, memory_step_s) + per_sequence_s x sequences + per_context_token_s x
+    (sum of decode contexts) + per_pair_s x (prefill pairs), in kernels `body` (mlp), `head` (lm_head), `attention_decode`
+    and `attention_prefill` (attention). The FLOPs of each are 1 per token, sequence or pair."""
+    limits = more.setdefault("limits", make_limits())
+    token_rows, sequence_rows = limits.max_batched_tokens + 1, limits.max_running + 1
+    tokens = np.tile(np.arange(token_rows), 2).astype(float)
+    sequences = np.arange(sequence_rows).astype(float)
+    knots = np.array([0.0, 1024.0])
+    contexts = (sequences[:, None] * knots[None, :]).ravel()
+    kernels = [
+        make_kernel("body", "tokens", "mlp", flops_per_token=1.0),
+        make_kernel("head", "sequences", "lm_head", flops_per_sequence=1.0),
+        make_kernel("attention_decode", "decode_attention", "attention", flops_per_pair=1.0),
+        make_kernel("attention_prefill", "prefill_attention", "attention", flops_per_pair=1.0),
+    ]
+    terms = {
+        "body.compute_s": (step_s + per_token_s * tokens) * (tokens > 0),
+        "body.memory_s": memory_step_s * (tokens > 0),
+        "body.bytes": 100.0 * (tokens > 0),
+        "head.compute_s": per_sequence_s * sequences,
+        "attention_decode.compute_s": per_context_token_s * contexts,
+        "attention_decode.bytes": contexts,
+        "attention_prefill.compute_s_per_pair": np.full(token_rows, per_pair_s),
+        "attention_prefill.bytes_per_context_token": np.ones(token_rows),
+    }
+    return assemble_table(kernels, terms, knots, **more)
+
+
+def random_table(seed: int, **more: Any) -> StepTable:
+    """Two kernels on each axis with arbitrary terms, calls and exponents; nothing about it is smooth or monotone."""
+    draw = np.random.default_rng(seed)
+    limits = more.setdefault("limits", make_limits())
+    token_rows, sequence_rows = limits.max_batched_tokens + 1, limits.max_running + 1
+    knots = np.sort(draw.choice(np.arange(1, 40), size=int(draw.integers(1, 5)), replace=False)).astype(float)
+    rows = {
+        "tokens": 2 * token_rows, "sequences": sequence_rows, "decode_attention": sequence_rows * len(knots), "prefill_attention": token_rows,
+    }  # fmt: skip
+    kernels, terms = [], {}
+    for axis, count in rows.items():
+        for index in range(2):
+            name = f"{axis}_{index}"
+            layer = str(draw.choice(["qkv", "mlp", "attention"]))
+            exponent = float(draw.choice([math.inf, 1.0, 2.0, 4.3, 300.0]))
+            kernels.append(make_kernel(name, axis, layer, calls_count=int(draw.integers(1, 33)), overlap_exponent=exponent))
+            for term in PREFILL_TERMS if axis == "prefill_attention" else TERMS:
+                values = draw.uniform(0.0, 1e-3, count) * draw.integers(0, 2, count)
+                terms[f"{name}.{term}"] = values
+    for name in ("host_launch_s", "host_graph_launch_s"):
+        more.setdefault(name, float(draw.uniform(0.0, 0.02)))
+    return assemble_table(kernels, terms, knots, **more)
+
+
+def length_only_trace() -> Trace:
+    """Two requests without arrival times."""
+    table = pa.table(
+        {
+            "request_id": ["a", "b"], "arrival_s": pa.nulls(2, pa.float64()), "prompt_tokens": [4, 4], "output_tokens": [2, 2],
+            "prefix_blocks": pa.nulls(2, TRACE_SCHEMA.field("prefix_blocks").type), "session_id": pa.nulls(2, pa.string()),
+            "model": pa.nulls(2, pa.string()),
+        }
+    )  # fmt: skip
+    provenance = TraceProvenance(kind="recorded", origin="test", source_digest="sha256:0", rows_read=2, rows_kept=2)
+    return build_trace(name="lengths", requests=table, provenance=provenance)

@@ -1,0 +1,129 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from replay.lowering.select import plan_kernels
+from replay.tiling.schedule import context_knots, schedule
+from replay.tiling.sheet import SHEET_SCHEMA, StepShape, mapping_sheet
+from tests.models import LLAMA_8B, MIXTRAL, mapping, round_hardware
+
+DECODE = StepShape(name="decode", decode_sequences=16, context_tokens=1000)
+PREFILL = StepShape(name="prefill", prefill_tokens=512)
+
+
+def compiled(*lines, model=LLAMA_8B, **changes):
+    device, spec = round_hardware(**changes), mapping(*lines)
+    return schedule(plan_kernels(model, device, spec), model, device, spec)
+
+
+def step_time(*lines, step=DECODE, model=LLAMA_8B, **changes):
+    device, spec = round_hardware(**changes), mapping(*lines)
+    done = schedule(plan_kernels(model, device, spec), model, device, spec)
+    return sum(mapping_sheet(done, device, spec, (step,))["time_s"].to_pylist())
+
+
+def test_decode_attention_reads_each_key_and_value_once():
+    # 16 sequences x 1024 keys (rounded to the tile) x 8 heads x 128 x 2 (K and V) x 2 bytes x 32 layers at 1 TB/s.
+    sheet = mapping_sheet(compiled(), round_hardware(), mapping(), (replace(DECODE, context_tokens=1024),)).to_pylist()
+    row = next(row for row in sheet if row["kernel"] == "attention_decode")
+    assert row["memory_s"] == pytest.approx(16 * 1024 * 8 * 128 * 2 * 2 * 32 / 1e12, rel=0.01)
+
+
+def test_model_flops_of_a_step_are_two_per_parameter_and_token_plus_attention():
+    sheet = mapping_sheet(compiled(), round_hardware(), mapping(), (PREFILL,)).to_pylist()
+    products = 2 * 512 * 32 * (4096 * (48 * 128 + 4096) + 3 * 4096 * 14336) + 2 * 4096 * 128256
+    pairs = 512 * 513 / 2
+    assert sum(row["flops"] for row in sheet) == pytest.approx(products + 4 * 32 * 128 * pairs * 32)
+
+
+def test_pool_holds_what_weights_and_work_space_leave():
+    pool = compiled().table.pool
+    assert pool.weights_bytes == pytest.approx(16.06e9, rel=0.001)
+    assert pool.block_bytes == 16 * 2 * 8 * 128 * 2 * 32
+    assert pool.blocks_count == int((0.9 * 80e9 - pool.weights_bytes - pool.workspace_bytes) // pool.block_bytes)
+
+
+def test_a_model_larger_than_the_memory_leaves_no_blocks():
+    assert compiled(model=MIXTRAL).table.pool.blocks_count == 0
+
+
+def test_weights_on_the_host_free_the_device_and_cost_the_link():
+    there, here = compiled("[placement]", '"weights@mlp" = "host"').table, compiled().table
+    mlp_bytes = 3 * 4096 * 14336 * 2 * 32
+    assert here.pool.weights_bytes - there.pool.weights_bytes == mlp_bytes
+    extra = np.asarray(there.token_terms["down_proj.memory_s"])[1] - np.asarray(here.token_terms["down_proj.memory_s"])[1]
+    assert extra == pytest.approx(4096 * 14336 * 2 / 20e9)
+
+
+def test_captured_sizes_cover_the_steps_the_mode_names():
+    table = compiled("[graph]", 'mode = "decode"', "sizes = [1, 4, 8]").table.capture.to_pydict()
+    found = {(p, t): c for p, t, c in zip(table["phase"], table["tokens"], table["captured_tokens"], strict=True)}
+    assert [found[0, tokens] for tokens in (0, 1, 2, 4, 5, 8, 9)] == [0, 1, 4, 4, 8, 8, 0]
+    assert {found[1, tokens] for tokens in range(2049)} == {0}
+
+
+def test_a_tile_scoped_to_decode_rows_leaves_prefill_alone():
+    scoped = compiled("[gemm]", '"tile@mlp.decode[rows<=16]" = [16, 16, 64]', unit_cache_bytes_per_s=10e9).table.token_terms
+    free = compiled(unit_cache_bytes_per_s=10e9).table.token_terms
+    rows = 2049
+    column = "gate_up.compute_s"
+    assert (np.asarray(scoped[column])[1:17] != np.asarray(free[column])[1:17]).any()
+    assert (np.asarray(scoped[column])[17:rows] == np.asarray(free[column])[17:rows]).all()
+    assert (np.asarray(scoped[column])[rows:] == np.asarray(free[column])[rows:]).all()
+
+
+def test_a_tile_that_does_not_fit_is_reported_as_requested_and_effective():
+    decisions = [d for d in compiled("[gemm]", "tile = [512, 512, 64]").decisions if d.stage == "tiling"]
+    assert {d.requested for d in decisions} == {"512x512x64"}
+    assert {d.effective for d in decisions} == {"the default tile"}
+    assert all("bytes of unit memory" in d.reason for d in decisions)
+
+
+def test_unfused_attention_costs_more_the_longer_the_context():
+    lines = ("[attention]", 'backend = "unfused"')
+    extra = [step_time(*lines, step=step) - step_time(step=step) for step in (PREFILL, replace(PREFILL, prefill_tokens=2048))]
+    assert 0 < extra[0] < extra[1] / 8
+
+
+@pytest.mark.parametrize("tokens", [8, 100_000])
+def test_a_ring_beats_one_shot_only_for_large_messages(tokens):
+    from replay.lowering.kernel_plan import Kernel
+    from replay.lowering.op_graph import CollectiveShape
+    from replay.tiling.stream import collective_terms
+
+    kernel = Kernel(
+        id="a",
+        layer_type="all_reduce",
+        ops=("a",),
+        shape=CollectiveShape(elements=4096, ranks=8, kind="all_reduce"),
+        axis="tokens",
+        calls_count=1,
+    )
+    one_shot, ring = (collective_terms(kernel, np.array([tokens]), limit, round_hardware()).sync_s[0] for limit in (10**12, 0))
+    assert (ring < one_shot) == (tokens == 100_000)
+
+
+def test_tensor_parallel_ranks_shorten_products_and_add_collectives():
+    one, two = (compiled("[parallelism]", f"tensor = {ranks}").table for ranks in (1, 2))
+    assert np.asarray(two.token_terms["down_proj.memory_s"])[1] == pytest.approx(
+        np.asarray(one.token_terms["down_proj.memory_s"])[1] / 2, rel=0.01
+    )
+    assert "mlp_all_reduce" in two.kernels["kernel"].to_pylist()
+    assert two.reference_flops_per_s == 2 * one.reference_flops_per_s
+
+
+def test_context_knots_start_at_zero_and_pass_the_longest_context():
+    knots = context_knots(131072)
+    assert knots[0] == 0
+    assert knots[-1] >= 131072
+    assert (np.diff(knots) > 0).all()
+
+
+def test_the_sheet_names_every_kernel_of_the_step_and_its_shares_add_up():
+    sheet = mapping_sheet(compiled(), round_hardware(), mapping(), (DECODE, PREFILL))
+    assert sheet.schema.equals(SHEET_SCHEMA)
+    for step in ("decode", "prefill"):
+        rows = [row for row in sheet.to_pylist() if row["step"] == step]
+        assert sum(row["share_ratio"] for row in rows) == pytest.approx(1)
+        assert all(row["rows_count"] > 0 for row in rows)
