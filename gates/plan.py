@@ -136,13 +136,15 @@ class Plan:
 
 
 def cell_of(baseline: Run) -> CellSpec:
-    """Return the cell that a baseline run stands for."""
+    """Return the cell that a baseline run stands for; waiting for the host is no layer type."""
+    from replay.assembly.layers import HOST_LAYER
+
     return CellSpec(
         trace=baseline.trace,
         trace_digest=baseline.trace_digest,
         hardware=baseline.hardware,
         model=baseline.model,
-        layer_types=tuple(baseline.layers["layer_type"].to_pylist()),
+        layer_types=tuple(layer for layer in baseline.layers["layer_type"].to_pylist() if layer != HOST_LAYER),
     )
 
 

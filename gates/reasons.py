@@ -51,7 +51,8 @@ def figures_phrase(claim: Claim) -> str:
     text = f"{claim.baseline:.4g} -> {claim.candidate:.4g} {claim.unit}"
     if claim.interval is not None:
         sign, point = ("x", claim.ratio) if claim.scale == "ratio" else ("difference ", claim.difference)
-        text += f" ({sign}{point:.4g}, {claim.interval.confidence:.0%} interval {claim.interval.lower:.4g} to {claim.interval.upper:.4g})"
+        bounds = f"{claim.interval.confidence * 100:g} % interval {claim.interval.lower:.4g} to {claim.interval.upper:.4g}"
+        text += f" ({sign}{point:.4g}, {bounds})"
     return f"{text}, margin {_margin_phrase(claim)}"
 
 

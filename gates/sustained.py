@@ -31,7 +31,9 @@ def sustained_figures(baseline: Run, candidate: Run) -> Document:
 def _figures(run: Run) -> dict[str, float | None]:
     import pyarrow.compute as pc
 
-    whole = run.windows.filter(pc.equal(run.windows["layer_type"], "all"))
+    from replay.assembly.windows import ALL_LAYERS
+
+    whole = run.windows.filter(pc.equal(run.windows["layer_type"], ALL_LAYERS))
     flops, busy_s = (float(pc.sum(whole[name]).as_py() or 0.0) for name in ("flops", "time_s"))
     end_s = float(pc.max(run.steps["end_s"]).as_py() or 0.0)
     peak = run.reference_flops_per_s
@@ -44,4 +46,7 @@ def _figures(run: Run) -> dict[str, float | None]:
 
 
 def _stall_ratios(run: Run) -> dict[str, float]:
-    return dict(zip(run.layers["layer_type"].to_pylist(), run.layers["memory_stall_ratio"].to_pylist(), strict=True))
+    from replay.assembly.layers import HOST_LAYER
+
+    pairs = zip(run.layers["layer_type"].to_pylist(), run.layers["memory_stall_ratio"].to_pylist(), strict=True)
+    return {layer: ratio for layer, ratio in pairs if layer != HOST_LAYER}

@@ -60,6 +60,8 @@ def parse_toml(text: str, where: str) -> Document:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(where, f"it is not valid TOML ({error})", "a TOML document", "mend the line named") from error
+    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, thousands of brackets
+        raise SpecError(where, "a number too long or a value nested too deeply", "a TOML document", "mend it") from error
 
 
 def parse_json(text: str, where: str) -> Any:
@@ -69,6 +71,8 @@ def parse_json(text: str, where: str) -> Any:
     except json.JSONDecodeError as error:
         at = f"{where}:{error.lineno}"
         raise SpecError(at, f"it is not valid JSON ({error.msg})", "a JSON document", "mend or re-export the file") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise SpecError(where, "a number of thousands of digits", "a JSON document", "check how it was produced") from error
     except RecursionError as error:
         raise SpecError(where, "it is nested too deeply", "a JSON document", "check how it was produced") from error
 

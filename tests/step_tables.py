@@ -48,7 +48,10 @@ def make_limits(
     """Limits; full attention unless a window is given."""
     window = max_context_tokens if window_tokens is None else window_tokens
     return StepLimits(
-        max_running=max_running, max_batched_tokens=max_batched_tokens, max_context_tokens=max_context_tokens, attention_window_tokens=window
+        max_running=max_running,
+        max_batched_tokens=max_batched_tokens,
+        max_context_tokens=max_context_tokens,
+        attention_window_tokens=window,
     )
 
 
@@ -143,9 +146,8 @@ def random_table(seed: int, **more: Any) -> StepTable:
     limits = more.setdefault("limits", make_limits())
     token_rows, sequence_rows = limits.max_batched_tokens + 1, limits.max_running + 1
     knots = np.sort(draw.choice(np.arange(1, 40), size=int(draw.integers(1, 5)), replace=False)).astype(float)
-    rows = {
-        "tokens": 2 * token_rows, "sequences": sequence_rows, "decode_attention": sequence_rows * len(knots), "prefill_attention": token_rows,
-    }  # fmt: skip
+    rows = {"tokens": 2 * token_rows, "sequences": sequence_rows}
+    rows |= {"decode_attention": sequence_rows * len(knots), "prefill_attention": token_rows}
     kernels, terms = [], {}
     for axis, count in rows.items():
         for index in range(2):

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from gates.attribution.growth import ALL_STEPS, Growth, growth_that_counts, step_growths
-from gates.attribution.stage import pool_failure, pool_tokens, preemptions_count
+from gates.attribution.stage import mean_queue_s, pool_failure, pool_tokens, preemptions_count
 from gates.attribution.trials import Trials
 from replay.assembly.run import Run
 from replay.errors import SpecError
@@ -84,7 +84,11 @@ def _of_the_queue(baseline: Run, changed: Run, before: StepTable, after: StepTab
     if preempted > 0:
         message = f"{same}; the replay makes {preempted} more preemptions with a cache pool of {pool_tokens(after)} tokens"
         return Bottleneck(bottleneck_class="memory_capacity", layer_type=None, phase=None, message=message)
-    return Bottleneck(bottleneck_class="queueing", layer_type=None, phase=None, message=f"{same}; requests wait longer or in other company")
+    (before_s, after_s), counts = (mean_queue_s(baseline), mean_queue_s(changed)), (baseline.steps.num_rows, changed.steps.num_rows)
+    message = (
+        f"{same}; requests queue {after_s:.4g} s on average instead of {before_s:.4g} s, over {counts[1]} steps instead of {counts[0]}"
+    )
+    return Bottleneck(bottleneck_class="queueing", layer_type=None, phase=None, message=message)
 
 
 def _of_the_step(growth: Growth, before: Split, after: Split) -> Bottleneck:

@@ -26,14 +26,14 @@ def worsening(claim: ClaimDocument) -> float | None:
     return float(change if claim["direction"] == "lower" else -change)
 
 
-def severity(claim: ClaimDocument) -> tuple[int, int, float, str]:
-    """Return a sort key that puts the worst claim first: outcome, blocking before advisory, worsening in margins, id."""
+def severity(claim: ClaimDocument) -> tuple[int, int, float]:
+    """Return a sort key that puts the worst claim first: outcome, blocking before advisory, worsening in margins."""
     worse, margin = worsening(claim), float(claim["margin"])
     # A margin of 0 tolerates nothing: any worsening counts as beyond every other one of the same outcome.
     scaled = 0.0 if not worse else worse / margin if margin > 0 else worse * 1e12
-    return (_OUTCOMES.index(claim["outcome"]), 0 if claim["blocking"] else 1, -scaled, str(claim["id"]))
+    return (_OUTCOMES.index(claim["outcome"]), 0 if claim["blocking"] else 1, -scaled)
 
 
 def by_severity(claims: Iterable[ClaimDocument]) -> list[ClaimDocument]:
-    """Return the claims, worst first."""
+    """Return the claims, worst first; equals keep their order."""
     return sorted(claims, key=severity)

@@ -76,7 +76,8 @@ def _cost(trials: Trials, upstream: frozenset[str], through: frozenset[str]) -> 
         return None  # the stage's knobs cannot be built without later ones: nothing can be said about it alone
     growth = growth_that_counts(step_growths(baseline.steps, before, after))
     if growth is not None:
-        return f"the baseline's {growth.view.name} cost {growth.ratio:+.1%} ({growth.before_s:.4g} s -> {growth.after_s:.4g} s)"
+        times = f"{growth.before_s:.4g} s -> {growth.after_s:.4g} s"
+        return f"the baseline's recorded steps ({growth.view.name}) take {growth.ratio:.1%} longer ({times})"
     return pool_failure(baseline, trials.replayer.run(trials.candidate), before, after)
 
 
@@ -87,12 +88,12 @@ def pool_failure(baseline: Run, candidate: Run, before: StepTable, after: StepTa
         return None
     preempted = preemptions_count(candidate) - preemptions_count(baseline)
     rejected = rejected_count(candidate) - rejected_count(baseline)
-    queued_s = _queued_s(candidate) - _queued_s(baseline)
+    queued_s = mean_queue_s(candidate) - mean_queue_s(baseline)
     if preempted <= 0 and rejected <= 0 and queued_s <= 0:
         return None
     return (
         f"the cache pool shrinks from {tokens_before} to {tokens_after} tokens; on replay {preempted:+d} preemptions, "
-        f"{rejected:+d} requests that never fit, {queued_s:+.4g} s of queueing over all requests"
+        f"{rejected:+d} requests that never fit, {queued_s:+.4g} s of queueing on average"
     )
 
 
@@ -111,8 +112,9 @@ def rejected_count(run: Run) -> int:
     return sum(requests for _, requests in run.rejected)
 
 
-def _queued_s(run: Run) -> float:
-    return float(pc.sum(run.requests["queue_s"]).as_py() or 0.0)
+def mean_queue_s(run: Run) -> float:
+    """Return the mean queueing time of the requests that were served; 0 where none was."""
+    return float(pc.mean(run.requests["queue_s"]).as_py() or 0.0)
 
 
 def _execution(trials: Trials, upstream: frozenset[str], findings: tuple[Finding, ...]) -> str | None:

@@ -33,9 +33,7 @@ def requests_rejected(evidence: Evidence) -> Iterator[Finding]:
     message = f"the baseline itself rejects {len(baseline)} of {total} requests{_reasons(evidence.baseline)}"
     if len(baseline) > _TOLERATED_SHARE * total:
         message += f", more than {_TOLERATED_SHARE:.0%}: the trace does not fit the deployment, so its tail was not replayed"
-        yield Finding(
-            code="requests_never_fit", message=message, effect="invalidates", stage="ingress", bottleneck_class="measurement"
-        )
+        yield Finding(code="requests_never_fit", message=message, effect="invalidates", stage="ingress", bottleneck_class="measurement")
     else:
         yield Finding(code="requests_never_fit", message=message + "; they are left out", effect="informs", stage="ingress")
 

@@ -25,8 +25,8 @@ def arms_comparable(evidence: Evidence) -> Iterator[Finding]:
     """Find arms that did not replay the same requests on the same accelerator and model."""
     baseline, candidate = evidence.baseline, evidence.candidate
     if baseline.trace_digest != candidate.trace_digest:
-        message = f"the arms replayed different traces: {baseline.trace_digest} ({baseline.trace}) and {candidate.trace_digest} ({candidate.trace})"
-        yield _invalid("trace_differs", message)
+        names = [f"{run.trace} ({run.trace_digest})" for run in (baseline, candidate)]
+        yield _invalid("trace_differs", f"the arms replayed different traces: {names[0]} and {names[1]}")
     for name in ("hardware", "model", "window_s"):
         of_baseline, of_candidate = getattr(baseline, name), getattr(candidate, name)
         if of_baseline != of_candidate:
@@ -37,6 +37,7 @@ def arms_comparable(evidence: Evidence) -> Iterator[Finding]:
 def _same_requests(evidence: Evidence) -> Iterator[Finding]:
     baseline, candidate = (run.requests["request_id"].to_pylist() for run in (evidence.baseline, evidence.candidate))
     if baseline == candidate:
+        yield from _same_shapes(evidence)
         return
     counts = Counter(baseline), Counter(candidate)
     only_baseline, only_candidate = (counts[0] - counts[1]).total(), (counts[1] - counts[0]).total()
@@ -48,6 +49,13 @@ def _same_requests(evidence: Evidence) -> Iterator[Finding]:
         yield _invalid("requests_differ", message)
     else:
         yield _invalid("request_order_differs", "the arms hold the same requests in different order, so the arrivals differ")
+
+
+def _same_shapes(evidence: Evidence) -> Iterator[Finding]:
+    baseline, candidate = evidence.baseline.requests, evidence.candidate.requests
+    for column in ("arrival_s", "prompt_tokens", "output_tokens"):
+        if not baseline[column].equals(candidate[column]):
+            yield _invalid("request_shapes_differ", f"the arms hold the same request ids with different {column}")
 
 
 def trace_provenance(evidence: Evidence) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from replay import documents
@@ -29,7 +29,7 @@ class RecordedCell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
+class ArmSource:
     """A mapping to replay, and what its source says about where it was replayed before."""
 
     mapping: MappingSpec
@@ -42,7 +42,7 @@ class Arm:
     cells: tuple[RecordedCell, ...] = ()
 
 
-def read_arm(source: str, *, role: str, mapping_path: Path | None, folder: Path) -> Arm:
+def read_arm(source: str, *, role: str, mapping_path: Path | None, folder: Path) -> ArmSource:
     """Return the arm that a ``--baseline`` or ``--candidate`` text means.
 
     `mapping_path` is the mapping file whose older version ``git:REF`` means; names are made relative to `folder`.
@@ -58,17 +58,20 @@ def read_arm(source: str, *, role: str, mapping_path: Path | None, folder: Path)
                 "the file whose version is meant",
                 "set `mapping` in replay.toml",
             )
-        text = read_at_commit(mapping_path, source.removeprefix(GIT_PREFIX))
+        ref = source.removeprefix(GIT_PREFIX)
+        if not ref or ref.startswith("-"):
+            raise SpecError(f"--{role}", f"{source} names no commit", "git:REF, such as git:main", "correct the ref")
+        text = read_at_commit(mapping_path, ref)
         label = f"{source}:{relative_name(mapping_path, folder)}"
-        return Arm(mapping=parse_mapping(text, label), label=label, text=text, path=mapping_path)
+        return ArmSource(mapping=parse_mapping(text, label), label=label, text=text, path=mapping_path)
     path = Path(source)
     if path.is_dir():
-        return _recorded_arm(path / "run.json", folder, f"{source}: a folder without run.json")
+        return _run_directory(path, folder)
     data = documents.read_bytes(path, f"a mapping file, git:REF, a baseline bundle or a run directory for --{role}")
     if data.lstrip().startswith(b"{"):
-        return _recorded_arm(path, folder, None)
+        return _recorded_arm(path, folder)
     text = documents.decode(data, str(path), _WHAT)
-    return Arm(mapping=parse_mapping(text, relative_name(path, folder)), label=relative_name(path, folder), text=text, path=path)
+    return ArmSource(mapping=parse_mapping(text, relative_name(path, folder)), label=relative_name(path, folder), text=text, path=path)
 
 
 def read_at_commit(path: Path, ref: str) -> str:
@@ -77,19 +80,34 @@ def read_at_commit(path: Path, ref: str) -> str:
     Raises:
         SpecError: git is missing, the folder is no repository, or the commit or the file at it does not exist.
     """
+    code, out, message = _git(path, "show", f"{ref}:./{path.name}")
+    if code:
+        raise SpecError(f"{GIT_PREFIX}{ref}", f"{path.name}: {message}", "a commit that has the file", "check the ref (`git log -- FILE`)")
+    return documents.decode(out, f"{GIT_PREFIX}{ref}:{path.name}", _WHAT)
+
+
+def at_commit(path: Path, ref: str) -> str | None:
+    """Return a file's text at a commit, or None where the commit does not have the file.
+
+    Raises:
+        SpecError: the commit does not exist.
+    """
+    code, _, message = _git(path, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+    if code:
+        raise SpecError(f"{GIT_PREFIX}{ref}", message or "no such commit", "a commit", "check the ref (`git log`)")
+    code, _, _ = _git(path, "cat-file", "-e", f"{ref}:./{path.name}")
+    return None if code else read_at_commit(path, ref)
+
+
+def _git(path: Path, *arguments: str) -> tuple[int, bytes, str]:
+    """Run git in a file's folder; return exit code, output and the first line of what it complained about."""
     folder = path.resolve().parent
     try:
-        found = subprocess.run(
-            ["git", "-C", str(folder), "show", f"{ref}:./{path.name}"], capture_output=True, check=False, stdin=subprocess.DEVNULL
-        )
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False, stdin=subprocess.DEVNULL)
     except FileNotFoundError as error:
-        where = f"{GIT_PREFIX}{ref}"
-        raise SpecError(where, "git is not installed or the folder is gone", "git", "install git, or name a mapping file") from error
-    if found.returncode:
-        reason = found.stderr.decode(errors="replace").strip().splitlines()
-        detail = reason[0].removeprefix("fatal: ") if reason else "git failed"
-        raise SpecError(f"{GIT_PREFIX}{ref}", f"{path.name}: {detail}", "a commit that has the file", "check the ref (`git log -- FILE`)")
-    return documents.decode(found.stdout, f"{GIT_PREFIX}{ref}:{path.name}", _WHAT)
+        raise SpecError("git", "it is not installed", "git", "install it, or name a mapping file instead of a commit") from error
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return done.returncode, done.stdout, lines[0].removeprefix("fatal: ") if lines else ""
 
 
 def relative_name(path: Path, folder: Path) -> str:
@@ -103,18 +121,28 @@ def locator(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
 
 
-def _recorded_arm(path: Path, folder: Path, missing: str | None) -> Arm:
-    if missing is not None and not path.is_file():
+def _run_directory(path: Path, folder: Path) -> ArmSource:
+    """Return the arm of one run directory, or of the folder of run directories that one `replay run` wrote."""
+    manifests = [path / "run.json"] if (path / "run.json").is_file() else sorted(path.glob("*/run.json"))
+    if not manifests:
         raise SpecError(
-            missing.split(":", 1)[0],
-            missing.split(": ", 1)[1],
-            "a run directory made by `replay run`",
-            "name a mapping file or a run directory",
+            str(path), "a folder without run.json", "a run directory made by `replay run`", "name a mapping file or a run directory"
         )
+    arms = [_recorded_arm(manifest, folder) for manifest in manifests]
+    first = arms[0]
+    for arm, manifest in zip(arms, manifests, strict=True):
+        if arm.mapping.digest != first.mapping.digest or arm.model != first.model:
+            raise SpecError(
+                str(manifest), "another mapping or model than its neighbours", "runs of one mapping", "name one of the run directories"
+            )
+    return replace(first, label=relative_name(path, folder), cells=tuple(cell for arm in arms for cell in arm.cells))
+
+
+def _recorded_arm(path: Path, folder: Path) -> ArmSource:
     document = documents.read_json_object(path, "a baseline bundle or a run manifest")
     label = relative_name(path.parent if path.name == "run.json" else path, folder)
-    documents.check(document, "baseline.v1", label)
-    return Arm(
+    documents.check(document, "baseline.v1", str(path))
+    return ArmSource(
         mapping=MappingSpec.from_document(document["mapping"], label),
         label=label,
         model=ModelSpec.from_document(document["model"]),

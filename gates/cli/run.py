@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gates.cli.arms import Arm, locator, read_arm
+from gates.cli.arms import ArmSource, locator, read_arm
 from gates.cli.inputs import current_project, load_hardware, load_model, load_traces, project_folder, required, work_options
 from gates.cli.progress import note
 
@@ -57,7 +57,7 @@ def command(
         click.echo(pretty_json(summaries), nl=False)
 
 
-def run_manifest(arm: Arm, replayer: Replayer, locator: str) -> dict[str, Any]:
+def run_manifest(arm: ArmSource, replayer: Replayer, locator: str) -> dict[str, Any]:
     """Return what a run directory or bundle embeds so that the run can be repeated: mapping, model, hardware, trace."""
     trace = replayer.trace
     return {

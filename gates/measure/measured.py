@@ -51,7 +51,9 @@ def draw_units(cell: PlannedCell, n: int, name: str) -> BlockDraw:
 
 def divide(numerators: Floats, denominators: Floats) -> Floats:
     """Return the quotients, NaN where a denominator is 0."""
-    return np.divide(numerators, denominators, out=np.full(len(numerators), np.nan), where=denominators > 0)
+    quotients = np.full(len(numerators), np.nan)
+    np.divide(numerators, denominators, out=quotients, where=denominators > 0)
+    return quotients
 
 
 def usable(replicates: tuple[Floats, Floats]) -> bool:

@@ -82,9 +82,7 @@ def _pair(spec: ClaimSpec, slo: SloLimits | None, baseline: pa.Table, candidate:
     one_sided = (present[0] != present[1]) & stratum
     served_by_both = completed[0] & completed[1]
     rejected_count, unexplained_count = int((one_sided & ~served_by_both).sum()), int((one_sided & served_by_both).sum())
-    warnings = ()
-    if rejected_count:
-        warnings = (f"{rejected_count} requests that one arm rejects are left out",)
+    warnings = (f"{rejected_count} requests that one arm rejects are left out",) if rejected_count else ()
     problem: Problem | None = None
     if unexplained_count:
         problem = ("one_sided_values", f"{unexplained_count} requests that both arms served have {column} in one arm only")

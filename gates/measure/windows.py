@@ -9,13 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gates.claim import ClaimSpec
-from gates.measure.measured import Measured, divide, draw_units, read_column, usable
+from gates.measure.measured import Measured, Problem, divide, draw_units, read_column, usable
 from gates.plan import PlannedCell
 from gates.statistics.blocks import BlockDraw, Floats, block_sums
 from replay.assembly.run import Run
+from replay.assembly.windows import ALL_LAYERS
 
-WHOLE_STEP = "all"
-"""The rows of `Run.windows` that stand for the whole step."""
 _STEADY_WINDOWS = 25  # fewer than 25 blocks make the bounds of a block bootstrap too narrow
 
 
@@ -42,10 +41,10 @@ def measure_windows(
 def _measure(cell: PlannedCell, draw: BlockDraw, arms: list[tuple[Floats, Floats]]) -> Measured:
     replicates = [divide(block_sums(draw, above), block_sums(draw, below)) for above, below in arms]
     baseline, candidate = (float(above.sum()) / float(below.sum()) for above, below in arms)
-    minimum, problem, n_needed = cell.policy.minimum_windows, None, None
+    minimum = cell.policy.minimum_windows
     pair = (replicates[0], replicates[1])
+    problem: Problem | None = None
     if draw.n < minimum:
-        n_needed = minimum
         problem = ("too_few_windows", f"the run has {draw.n} windows and {minimum} are needed")
     elif not usable(pair):
         problem = ("undefined_resamples", "so few windows are busy that some resamples hold none of them")
@@ -57,8 +56,8 @@ def _measure(cell: PlannedCell, draw: BlockDraw, arms: list[tuple[Floats, Floats
         candidate=candidate,
         replicates=pair if usable(pair) else None,
         warnings=warnings,
-        problem=problem,  # type: ignore[arg-type]
-        n_needed=n_needed,
+        problem=problem,
+        n_needed=minimum if draw.n < minimum else None,
     )
 
 
@@ -69,7 +68,7 @@ def _windows_count(windows: pa.Table) -> int:
 def _sums(run: Run, spec: ClaimSpec, windows_count: int) -> tuple[Floats, Floats] | None:
     """Return numerator and denominator by window [windows], or None where the denominator is 0 throughout."""
     definition = spec.definition
-    rows = run.windows.filter(pc.equal(run.windows["layer_type"], spec.layer_type or WHOLE_STEP))
+    rows = run.windows.filter(pc.equal(run.windows["layer_type"], spec.layer_type or ALL_LAYERS))
     index = rows["window"].to_numpy()
     columns = []
     for name in (definition.numerator, definition.denominator):

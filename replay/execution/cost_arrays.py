@@ -1,46 +1,48 @@
-"""A StepTable as the flat arrays that the replay loop reads: one lookup or a few operations per step."""
+"""A StepTable as the structured arrays that the replay loop reads: one lookup or a few operations per step."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from replay.errors import InvariantError
-from replay.execution.step_costs import Counts, Floats, check_factors, context_knots
+from replay.execution.step_costs import Floats, check_factors, context_knots
 from replay.tiling.step_table import StepTable
 
-LOOP_TERMS = ("launch_s", "compute_s", "memory_s", "sync_s")
-LOOP_PREFILL_TERMS = ("launch_s", "compute_s_per_pair", "memory_s_per_pair", "memory_s_per_token", "memory_s_per_context_token")
+Records = Any
+"""A structured array, or one record of it; the type checker knows no named fields of arrays."""
 
-
-class AxisTerms(NamedTuple):
-    """The kernels of one axis. Compiled code takes named tuples, not dataclasses."""
-
-    terms: Floats
-    """[kernels, rows, terms] of one call; rows of decode attention are (sequences, knots)."""
-    weight: Floats
-    """Calls per step x factor [kernels]."""
-    exponent: Floats
-    """[kernels]"""
+_JOINING = [("weight", np.float64), ("exponent", np.float64)]  # calls per step x factor; overlap exponent
+TERM = np.dtype([(name, np.float64) for name in ("launch_s", "compute_s", "memory_s", "sync_s")] + _JOINING)
+"""One kernel at one row: what a call costs and how it counts."""
+RATE = np.dtype(
+    [
+        (name, np.float64)
+        for name in ("launch_s", "compute_s_per_pair", "memory_s_per_pair", "memory_s_per_token", "memory_s_per_context_token")
+    ]
+    + _JOINING
+)
+"""One prefill attention kernel at one number of prefill tokens."""
+TOKEN_ROW = np.dtype([("device_s", np.float64), ("host_s", np.float64), ("captured_tokens", np.int64)])
+"""What (phase, tokens) decides: token-wise kernels (padded to the captured graph, where there is one), host time, graph size."""
 
 
 class CostArrays(NamedTuple):
     """What a step costs."""
 
-    tokens: AxisTerms
-    """Rows are (phase, tokens) with max_batched_tokens + 1 rows a phase."""
-    sequences: AxisTerms
-    decode: AxisTerms
-    prefill: AxisTerms
+    token_rows: Records
+    """TOKEN_ROW by (phase, tokens): max_batched_tokens + 1 rows a phase."""
+    sequence_s: Floats
+    """Kernels by sequences [max_running + 1]."""
+    decode: Records
+    """TERM [kernels, (sequences, knots)]"""
+    prefill: Records
+    """RATE [kernels, tokens]"""
     knots: Floats
     """Context lengths of the decode rows, ascending [knots]."""
-    captured_tokens: Counts
-    """Graph size by (phase, tokens), 0 = eager."""
-    eager_host_s: float
-    captured_host_s: float
 
 
 def flatten(table: StepTable, kernel_factors: Mapping[str, float] | None = None) -> CostArrays:
@@ -50,48 +52,55 @@ def flatten(table: StepTable, kernel_factors: Mapping[str, float] | None = None)
         InvariantError: the table breaks its own contract (missing rows, a graph larger than the token budget, limits below 1).
         SpecError: a factor names no kernel, or is not a finite number >= 0.
     """
+    from replay.execution.loop import sum_rows
+
     factors = check_factors(table, kernel_factors)
     _check_table(table)
     return CostArrays(
-        tokens=_axis(table, "tokens", table.token_terms, LOOP_TERMS, factors),
-        sequences=_axis(table, "sequences", table.sequence_terms, LOOP_TERMS, factors),
-        decode=_axis(table, "decode_attention", table.decode_terms, LOOP_TERMS, factors),
-        prefill=_axis(table, "prefill_attention", table.prefill_terms, LOOP_PREFILL_TERMS, factors),
+        token_rows=_token_rows(table, sum_rows(_axis(table, "tokens", table.token_terms, TERM, factors))),
+        sequence_s=sum_rows(_axis(table, "sequences", table.sequence_terms, TERM, factors)),
+        decode=_axis(table, "decode_attention", table.decode_terms, TERM, factors),
+        prefill=_axis(table, "prefill_attention", table.prefill_terms, RATE, factors),
         knots=context_knots(table),
-        captured_tokens=np.array(table.capture["captured_tokens"].to_numpy(), dtype=np.int64),
-        eager_host_s=float(table.launches_count * table.host_launch_s),
-        captured_host_s=float(table.host_graph_launch_s),
     )
 
 
-def _axis(table: StepTable, axis: str, terms: pa.Table, names: tuple[str, ...], factors: Mapping[str, float]) -> AxisTerms:
+def _token_rows(table: StepTable, seconds: Floats) -> Records:
+    captured = table.capture["captured_tokens"].to_numpy()
+    phase_starts = np.repeat([0, table.limits.max_batched_tokens + 1], table.limits.max_batched_tokens + 1)
+    rows = np.empty(len(captured), dtype=TOKEN_ROW)
+    rows["captured_tokens"] = captured
+    rows["device_s"] = np.where(captured > 0, seconds[phase_starts + captured], seconds)
+    rows["host_s"] = np.where(captured > 0, table.host_graph_launch_s, table.launches_count * table.host_launch_s)
+    return rows
+
+
+def _axis(table: StepTable, axis: str, terms: pa.Table, kind: np.dtype[np.void], factors: Mapping[str, float]) -> Records:
     entries = [entry for entry in table.kernels.to_pylist() if entry["axis"] == axis]
-    values = np.empty((len(entries), terms.num_rows, len(names)))
+    values = np.empty((len(entries), terms.num_rows), dtype=kind)
     for index, entry in enumerate(entries):
-        for column, name in enumerate(names):
-            values[index, :, column] = terms[f"{entry['kernel']}.{name}"].to_numpy()
-    weight = [entry["calls_count"] * factors.get(entry["kernel"], 1.0) for entry in entries]
-    exponent = [entry["overlap_exponent"] for entry in entries]
-    return AxisTerms(terms=values, weight=np.array(weight, dtype=np.float64), exponent=np.array(exponent, dtype=np.float64))
+        kernel, row = entry["kernel"], values[index]
+        row["weight"], row["exponent"] = entry["calls_count"] * factors.get(kernel, 1.0), entry["overlap_exponent"]
+        for name in set(kind.names or ()) - {"weight", "exponent"}:
+            row[name] = terms[f"{kernel}.{name}"].to_numpy()
+    return values
 
 
 def _check_table(table: StepTable) -> None:
     limits = table.limits
     token_rows, sequence_rows = limits.max_batched_tokens + 1, limits.max_running + 1
     knots = len(context_knots(table))
-    rows = (
+    if min(limits.max_running, limits.max_batched_tokens, limits.attention_window_tokens, table.pool.block_tokens, knots) < 1:
+        raise InvariantError(f"a step table has a limit below 1: {limits}, {table.pool}, {knots} knots")
+    for name, part, wanted in (
         ("token_terms", table.token_terms, 2 * token_rows),
         ("sequence_terms", table.sequence_terms, sequence_rows),
         ("decode_terms", table.decode_terms, sequence_rows * knots),
         ("prefill_terms", table.prefill_terms, token_rows),
         ("capture", table.capture, 2 * token_rows),
-    )
-    if min(limits.max_running, limits.max_batched_tokens, limits.attention_window_tokens, table.pool.block_tokens, knots) < 1:
-        raise InvariantError(f"a step table has a limit below 1: {limits}, {table.pool}, {knots} knots")
-    for name, part, wanted in rows:
+    ):
         if part.num_rows != wanted:
             raise InvariantError(f"{name} of a step table has {part.num_rows} rows; its limits ask for {wanted}")
-    captured = table.capture["captured_tokens"].to_numpy()
-    tokens = np.tile(np.arange(token_rows), 2)
+    captured, tokens = table.capture["captured_tokens"].to_numpy(), np.tile(np.arange(token_rows), 2)
     if ((captured != 0) & ((captured < tokens) | (captured > limits.max_batched_tokens))).any():
         raise InvariantError("a step table captures a graph smaller than its step or larger than the token budget")

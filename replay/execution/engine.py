@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from replay.errors import InvariantError, TraceError
 from replay.execution.admission import FITS, rejections
-from replay.execution.cost_arrays import flatten
-from replay.execution.loop_arrays import RECORD_FULL, STEP, STUCK, Limits, Records, drain, new_queues, new_sequences, step_columns
+from replay.execution.cost_arrays import CostArrays, Records, flatten
+from replay.execution.loop_arrays import STEP, Queues, drain, new_queues, new_sequences, step_columns
 from replay.execution.step_costs import Counts, Floats
 from replay.execution.tables import COMPLETED, NEVER_FITS, REQUESTS_SCHEMA, STEPS_SCHEMA, Replay
 from replay.ingress.trace import Trace
@@ -48,13 +48,14 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
         InvariantError: the table breaks its contract, or a law of the replay is broken.
     """
     check_arrivals(trace)
+    costs = flatten(table, kernel_factors)
     requests = trace.requests
     fits = rejections(requests, table) == FITS
     arrival_s, prompt, output = (requests[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens"))
     order = np.argsort(arrival_s, kind="stable")
     order = order[fits[order]]
     sequences = new_sequences(arrival_s[order], prompt[order], output[order])
-    steps = pa.table(_run(sequences, table, kernel_factors), schema=STEPS_SCHEMA)
+    steps = pa.table(_run(sequences, costs, new_queues(len(sequences), table)), schema=STEPS_SCHEMA)
     return Replay(requests=_requests_table(requests, order, sequences), steps=steps)
 
 
@@ -66,24 +67,14 @@ def check_arrivals(trace: Trace) -> None:
         raise TraceError(trace.name, "its requests have no arrival times", "arrival_s in every row", "import with --rate")
 
 
-def _run(sequences: Records, table: StepTable, kernel_factors: Mapping[str, float] | None) -> dict[str, Counts | Floats]:
+def _run(sequences: Records, costs: CostArrays, queues: Queues) -> dict[str, Counts | Floats]:
     """Run the loop to its end on `sequences`, which it fills in; return the columns of STEPS_SCHEMA."""
     from replay.execution import loop
 
-    costs = flatten(table, kernel_factors)
-    limits = Limits(
-        max_running=table.limits.max_running,
-        max_batched_tokens=table.limits.max_batched_tokens,
-        window_tokens=table.limits.attention_window_tokens,
-        block_tokens=table.pool.block_tokens,
-        pool_blocks=table.pool.blocks_count,
-    )
-    queues = new_queues(len(sequences), limits)
-    rows = (loop.sum_rows(costs.tokens), loop.sum_rows(costs.sequences))
     record, drained = np.empty(RECORD_STEPS, dtype=STEP), []
-    while (outcome := loop.run_steps(sequences, queues, limits, costs, rows, record)) == RECORD_FULL:
+    while (outcome := loop.run_steps(sequences, tuple(queues), tuple(costs), record)) == loop.RECORD_FULL:
         drained.append(drain(record, queues))
-    if outcome == STUCK:
+    if outcome == loop.STUCK:
         raise InvariantError(f"the replay stopped at {queues.state['clock_s'][0]} s with requests waiting and nothing that can run")
     return step_columns([*drained, drain(record, queues)])
 

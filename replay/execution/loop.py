@@ -2,19 +2,24 @@
 
 Imported only when a replay runs, for importing the compiler takes longer than most commands. No fast-math: the order of
 floating-point operations is that of the source, so that the twin's results are equal bit by bit.
+
+Compiled code is kept on disk and found again by this file's time stamp and the argument types. So constants it uses are defined
+here, and arguments are arrays and plain tuples: a changed constant or class elsewhere would meet stale machine code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 
-from replay.execution.cost_arrays import AxisTerms, CostArrays
-from replay.execution.loop_arrays import FINISHED, RECORD_FULL, STUCK, Limits, Queues, Records
-from replay.execution.step_costs import Floats
+from replay.execution.cost_arrays import Records
+from replay.execution.step_costs import Counts, Floats
+
+FINISHED, RECORD_FULL, STUCK = 0, 1, 2
+"""Results of `run_steps`."""
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -22,27 +27,22 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 def _compiled(function: _Function) -> _Function:
     """Compile on first use; keep the machine code beside the source or in the user's cache where one of them can be written."""
     try:
-        return numba.njit(cache=True, nogil=True)(function)  # type: ignore[no-any-return]
+        return cast(_Function, numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:  # numba found no folder to keep the code in
-        return numba.njit(nogil=True)(function)  # type: ignore[no-any-return]
+        return cast(_Function, numba.njit(nogil=True)(function))
 
 
 @_compiled
-def run_steps(
-    sequences: Records, queues: Queues, limits: Limits, costs: CostArrays, rows: tuple[Floats, Floats], record: Records
-) -> int:
+def run_steps(sequences: Records, queues: tuple[Any, ...], costs: tuple[Any, ...], record: Records) -> int:
     """Return FINISHED, or RECORD_FULL (drain the record and call again), or STUCK (nothing can run: a broken law).
 
-    `rows` are the seconds of the kernels by (phase, tokens) and by sequences, as `sum_rows` gives them. `record` is STEP.
+    `queues` are the fields of Queues, `costs` those of CostArrays, `record` is STEP. Arrays leave their tuples once, before
+    the loop: every time costs an atomic reference count.
     """
-    state = queues.state[0]
+    token_rows, sequence_s, decode, prefill, knots = costs
+    seats, preempted, states, limit_records = queues
+    state, limits = states[0], limit_records[0]
     requests = len(sequences)
-    token_s, sequence_s = rows
-    captured_tokens, knots = costs.captured_tokens, costs.knots
-    dt, dw, de = costs.decode.terms, costs.decode.weight, costs.decode.exponent
-    pt, pw, pe = costs.prefill.terms, costs.prefill.weight, costs.prefill.exponent
-    ch, eh = costs.captured_host_s, costs.eager_host_s
-    phase_rows = limits.max_batched_tokens + 1
     while True:
         idle = state.running == 0 and state.preempted == 0 and state.admitted == state.arrived
         if idle and state.arrived == requests:
@@ -54,36 +54,30 @@ def run_steps(
         while state.arrived < requests and sequences[state.arrived].arrival_s <= state.clock_s:
             state.arrived += 1
         step = record[state.steps]
-        _schedule(sequences, queues, limits, step)
+        _schedule(sequences, seats, preempted, state, limits, step)
         if step.sequences == 0:
             return STUCK
-        row = step.tokens + (phase_rows if step.prefill_tokens > 0 else 0)
-        captured = captured_tokens[row]
-        if captured > 0:
-            row += captured - step.tokens
-        device_s = token_s[row] + sequence_s[step.sequences]
+        row = token_rows[step.tokens + (limits.max_batched_tokens + 1 if step.prefill_tokens > 0 else 0)]
+        step.captured_tokens, step.host_s = row.captured_tokens, row.host_s
+        step.device_s = row.device_s + sequence_s[step.sequences]
         if step.decode_sequences > 0:
-            device_s += _decode_seconds(step, dt, dw, de, knots)
+            step.device_s += _decode_seconds(step, decode, knots)
         if step.prefill_tokens > 0:
-            device_s += _prefill_seconds(step, pt, pw, pe)
-        step.captured_tokens = captured
-        step.device_s = device_s
-        step.host_s = ch if captured > 0 else eh
+            step.device_s += _prefill_seconds(step, prefill)
         step.start_s = state.clock_s
         step.end_s = state.clock_s + max(step.device_s, step.host_s)
-        _finish(sequences, queues, step)
+        _finish(sequences, seats, state, step)
         state.clock_s = step.end_s
         state.steps += 1
 
 
 @_compiled
-def _schedule(sequences: Records, queues: Queues, limits: Limits, step: Records) -> None:
+def _schedule(sequences: Records, seats: Records, preempted: Counts, state: Records, limits: Records, step: Records) -> None:
     """Choose the step's chunks: running sequences in order of admission, then waiting ones unless something was preempted."""
-    state = queues.state[0]
     step.prefill_tokens = step.prefill_pairs = step.prefill_context_tokens = step.recomputed_tokens = 0
-    budget = _continue_running(sequences, queues, limits, step)
+    budget = _continue_running(sequences, seats, preempted, state, limits, step)
     if step.preemptions == 0:
-        _admit_waiting(sequences, queues, limits, step, budget)
+        _admit_waiting(sequences, seats, preempted, state, limits, step, budget)
     step.tokens = step.decode_sequences + step.prefill_tokens
     step.running = state.running
     step.waiting = state.preempted + state.arrived - state.admitted
@@ -91,10 +85,10 @@ def _schedule(sequences: Records, queues: Queues, limits: Limits, step: Records)
 
 
 @_compiled
-def _continue_running(sequences: Records, queues: Queues, limits: Limits, step: Records) -> int:
+def _continue_running(sequences: Records, seats: Records, preempted: Counts, state: Records, limits: Records, step: Records) -> int:
     """Schedule running sequences, preempting the newest where blocks run out; return the budget that is left."""
-    seats, state = queues.seats, queues.state[0]
-    budget, position, decodes, decode_context, preemptions = limits.max_batched_tokens, 0, 0, 0, 0
+    budget: int = limits.max_batched_tokens
+    position, decodes, decode_context, preemptions = 0, 0, 0, 0
     while position < state.running and budget > 0:
         seat = seats[position]
         sequence = sequences[seat.sequence]
@@ -103,7 +97,7 @@ def _continue_running(sequences: Records, queues: Queues, limits: Limits, step: 
         if before + chunk > sequence.blocks * limits.block_tokens:
             needed = (before + chunk + limits.block_tokens - 1) // limits.block_tokens - sequence.blocks
             while needed > state.free_blocks and state.running > position:
-                _preempt_newest(sequences, queues)
+                _preempt_newest(sequences, seats, preempted, state)
                 preemptions += 1
             if state.running == position:  # the sequence itself was the newest
                 break
@@ -122,14 +116,15 @@ def _continue_running(sequences: Records, queues: Queues, limits: Limits, step: 
 
 
 @_compiled
-def _admit_waiting(sequences: Records, queues: Queues, limits: Limits, step: Records, budget: int) -> None:
+def _admit_waiting(
+    sequences: Records, seats: Records, preempted: Counts, state: Records, limits: Records, step: Records, budget: int
+) -> None:
     """Admit from the head of the queue while budget, seats and blocks last; the head blocks those behind it."""
-    state = queues.state[0]
     while budget > 0 and state.running < limits.max_running:
         resumed = state.preempted > 0
         if not resumed and state.admitted == state.arrived:
             break
-        index = queues.preempted[state.preempted - 1] if resumed else state.admitted
+        index = preempted[state.preempted - 1] if resumed else state.admitted
         sequence = sequences[index]
         chunk = min(sequence.known_tokens, budget)
         needed = (chunk + limits.block_tokens - 1) // limits.block_tokens
@@ -144,7 +139,7 @@ def _admit_waiting(sequences: Records, queues: Queues, limits: Limits, step: Rec
         sequence.blocks = needed
         sequence.prefill_until = sequence.known_tokens
         _count_prefill(step, sequence, chunk, limits.window_tokens)
-        seat = queues.seats[state.running]
+        seat = seats[state.running]
         seat.sequence, seat.chunk_tokens = index, chunk
         state.running += 1
         step.sequences += 1
@@ -152,18 +147,17 @@ def _admit_waiting(sequences: Records, queues: Queues, limits: Limits, step: Rec
 
 
 @_compiled
-def _preempt_newest(sequences: Records, queues: Queues) -> None:
+def _preempt_newest(sequences: Records, seats: Records, preempted: Counts, state: Records) -> None:
     """Take the newest running sequence's blocks and put it in front of the queue with nothing computed."""
-    state = queues.state[0]
     state.running -= 1
-    index = queues.seats[state.running].sequence
+    index = seats[state.running].sequence
     sequence = sequences[index]
     state.free_blocks += sequence.blocks
     sequence.blocks = 0
     sequence.reached_tokens = max(sequence.reached_tokens, sequence.computed_tokens)
     sequence.computed_tokens = 0
     sequence.preemptions += 1
-    queues.preempted[state.preempted] = index
+    preempted[state.preempted] = index
     state.preempted += 1
 
 
@@ -184,10 +178,9 @@ def _count_prefill(step: Records, sequence: Records, chunk: int, window: int) ->
 
 
 @_compiled
-def _finish(sequences: Records, queues: Queues, step: Records) -> None:
+def _finish(sequences: Records, seats: Records, state: Records, step: Records) -> None:
     """Book the step's tokens at its end: emit, release finished sequences, close the gaps between seats."""
-    seats, state, end_s = queues.seats, queues.state[0], step.end_s
-    kept, emitted = 0, 0
+    end_s, kept, emitted = step.end_s, 0, 0
     for position in range(step.sequences):
         seat = seats[position]
         sequence = sequences[seat.sequence]
@@ -214,25 +207,7 @@ def _finish(sequences: Records, queues: Queues, step: Records) -> None:
 
 
 @_compiled
-def _price(step: Records, costs: CostArrays, rows: tuple[Floats, Floats], phase_rows: int) -> None:
-    """Note the step's device seconds, host seconds and the captured graph it replays."""
-    token_s, sequence_s = rows
-    row = step.tokens + (phase_rows if step.prefill_tokens > 0 else 0)
-    captured = costs.captured_tokens[row]
-    if captured > 0:
-        row += captured - step.tokens
-    device_s = token_s[row] + sequence_s[step.sequences]
-    if step.decode_sequences > 0:
-        device_s += _decode_seconds(step, costs.decode, costs.knots)
-    if step.prefill_tokens > 0:
-        device_s += _prefill_seconds(step, costs.prefill)
-    step.captured_tokens = captured
-    step.device_s = device_s
-    step.host_s = costs.captured_host_s if captured > 0 else costs.eager_host_s
-
-
-@_compiled
-def _decode_seconds(step, terms, weight, exponent, knots) -> float:
+def _decode_seconds(step: Records, decode: Records, knots: Floats) -> float:
     """Seconds of decode attention: terms interpolated between the knots around the mean context, then joined."""
     context = step.decode_context_tokens / step.decode_sequences
     low, beyond = 0, max(len(knots) - 1, 1)  # the last interval also serves longer contexts
@@ -246,37 +221,37 @@ def _decode_seconds(step, terms, weight, exponent, knots) -> float:
     share = max(context - knots[low], 0.0) / (knots[high] - knots[low] if high > low else 1.0)
     first = step.decode_sequences * len(knots)
     total_s = 0.0
-    for kernel in range(len(weight)):
-        start, end = terms[kernel, first + low], terms[kernel, first + high]
-        launch_s = max(start[0] + (end[0] - start[0]) * share, 0.0)
-        compute_s = max(start[1] + (end[1] - start[1]) * share, 0.0)
-        memory_s = max(start[2] + (end[2] - start[2]) * share, 0.0)
-        sync_s = max(start[3] + (end[3] - start[3]) * share, 0.0)
-        total_s += weight[kernel] * _join(launch_s, compute_s, memory_s, sync_s, exponent[kernel])
+    for kernel in range(len(decode)):
+        start, end = decode[kernel, first + low], decode[kernel, first + high]
+        launch_s = max(start.launch_s + (end.launch_s - start.launch_s) * share, 0.0)
+        compute_s = max(start.compute_s + (end.compute_s - start.compute_s) * share, 0.0)
+        memory_s = max(start.memory_s + (end.memory_s - start.memory_s) * share, 0.0)
+        sync_s = max(start.sync_s + (end.sync_s - start.sync_s) * share, 0.0)
+        total_s += start.weight * _join(launch_s, compute_s, memory_s, sync_s, start.exponent)
     return total_s
 
 
 @_compiled
-def _prefill_seconds(step, terms, weight, exponent) -> float:
+def _prefill_seconds(step: Records, prefill: Records) -> float:
     """Seconds of prefill attention: linear in pairs, tokens and keys read at the rates of the step's prefill tokens."""
     tokens, pairs, context = step.prefill_tokens, step.prefill_pairs, step.prefill_context_tokens
     total_s = 0.0
-    for kernel in range(len(weight)):
-        rates = terms[kernel, tokens]
-        memory_s = pairs * rates[2] + tokens * rates[3] + context * rates[4]
-        total_s += weight[kernel] * _join(rates[0], pairs * rates[1], memory_s, 0.0, exponent[kernel])
+    for kernel in range(len(prefill)):
+        rate = prefill[kernel, tokens]
+        memory_s = pairs * rate.memory_s_per_pair + tokens * rate.memory_s_per_token + context * rate.memory_s_per_context_token
+        total_s += rate.weight * _join(rate.launch_s, pairs * rate.compute_s_per_pair, memory_s, 0.0, rate.exponent)
     return total_s
 
 
 @_compiled
-def sum_rows(axis: AxisTerms) -> Floats:
-    """Return the seconds of all kernels of an axis for each row [rows]."""
-    kernels, rows, _ = axis.terms.shape
+def sum_rows(axis: Records) -> Floats:
+    """Return the seconds of all kernels of an axis (TERM [kernels, rows]) for each row [rows]."""
+    kernels, rows = axis.shape
     total_s = np.zeros(rows)
     for kernel in range(kernels):
         for row in range(rows):
-            launch_s, compute_s, memory_s, sync_s = axis.terms[kernel, row]
-            total_s[row] += axis.weight[kernel] * _join(launch_s, compute_s, memory_s, sync_s, axis.exponent[kernel])
+            term = axis[kernel, row]
+            total_s[row] += term.weight * _join(term.launch_s, term.compute_s, term.memory_s, term.sync_s, term.exponent)
     return total_s
 
 

@@ -5,18 +5,14 @@ One array per kind keeps a sequence's figures together in memory and spares the 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from replay.execution.cost_arrays import Records
 from replay.execution.step_costs import Counts, Floats
 from replay.execution.tables import STEPS_SCHEMA
-
-# Results of `replay.execution.loop.run_steps`.
-FINISHED, RECORD_FULL, STUCK = 0, 1, 2
-
-Records = Any
-"""A structured array, or one record of it; the type checker knows no named fields of arrays."""
+from replay.tiling.step_table import StepTable
 
 SEQUENCE = np.dtype(
     [
@@ -55,18 +51,12 @@ STATE = np.dtype(
 STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA])
 
 
-class Limits(NamedTuple):
-    """What bounds a step. Compiled code takes named tuples, not dataclasses."""
-
-    max_running: int
-    max_batched_tokens: int
-    window_tokens: int
-    block_tokens: int
-    pool_blocks: int
+LIMITS = np.dtype([(name, np.int64) for name in ("max_running", "max_batched_tokens", "window_tokens", "block_tokens", "pool_blocks")])
+"""What bounds a step."""
 
 
 class Queues(NamedTuple):
-    """Where sequences are, by their index."""
+    """Where sequences are, by their index, and what holds the loop together."""
 
     seats: Records
     """SEAT [seats]"""
@@ -74,6 +64,8 @@ class Queues(NamedTuple):
     """Stack; its top is the head of the queue [sequences]."""
     state: Records
     """STATE [1]"""
+    limits: Records
+    """LIMITS [1]"""
 
 
 def new_sequences(arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts) -> Records:
@@ -85,14 +77,19 @@ def new_sequences(arrival_s: Floats, prompt_tokens: Counts, output_tokens: Count
     return sequences
 
 
-def new_queues(sequences_count: int, limits: Limits) -> Queues:
-    """Return empty queues with the whole pool free and the clock at 0."""
+def new_queues(sequences_count: int, table: StepTable) -> Queues:
+    """Return empty queues under a table's limits, with the whole pool free and the clock at 0."""
+    bounds, pool = table.limits, table.pool
+    limits = np.array(
+        [(bounds.max_running, bounds.max_batched_tokens, bounds.attention_window_tokens, pool.block_tokens, pool.blocks_count)], LIMITS
+    )
     state = np.zeros(1, dtype=STATE)
-    state["free_blocks"] = limits.pool_blocks
+    state["free_blocks"] = pool.blocks_count
     return Queues(
-        seats=np.zeros(min(limits.max_running, sequences_count), dtype=SEAT),
+        seats=np.zeros(min(bounds.max_running, sequences_count), dtype=SEAT),
         preempted=np.zeros(sequences_count, dtype=np.int64),
         state=state,
+        limits=limits,
     )
 
 
@@ -100,7 +97,7 @@ def drain(record: Records, queues: Queues) -> Counts:
     """Return the recorded steps by column [fields of STEP, steps], 64 bits each whatever their type, and empty the record."""
     steps = int(queues.state["steps"][0])
     queues.state["steps"] = 0
-    return np.ascontiguousarray(record[:steps].view(np.int64).reshape(steps, len(STEP)).T)
+    return record[:steps].view(np.int64).reshape(steps, len(STEPS_SCHEMA)).T.copy()  # type: ignore[no-any-return]
 
 
 def step_columns(drained: list[Counts]) -> dict[str, Counts | Floats]:

@@ -120,9 +120,8 @@ def price_kernels(table: StepTable, steps: pa.Table, *, kernel_factors: Mapping[
             terms, rows = _decode_terms(table, name, shapes), np.arange(steps.num_rows)
         else:
             terms, rows = _prefill_terms(table, name, shapes), np.arange(steps.num_rows)
-        weight = entry.pop("calls_count") * factors.get(name, 1.0)
-        entry.pop("source")
-        yield PricedKernel(weight=weight, row=rows, **entry, **terms)
+        fields: dict[str, Any] = {key: value for key, value in entry.items() if key not in ("calls_count", "source")}
+        yield PricedKernel(weight=entry["calls_count"] * factors.get(name, 1.0), row=rows, **fields, **terms)
 
 
 def check_factors(table: StepTable, kernel_factors: Mapping[str, float] | None) -> dict[str, float]:
@@ -135,7 +134,9 @@ def check_factors(table: StepTable, kernel_factors: Mapping[str, float] | None) 
     known = table.kernels["kernel"].to_pylist()
     for name, factor in factors.items():
         if name not in known:
-            raise SpecError("kernel_factors", f"unknown kernel {name!r}{nearest(name, known)}", ", ".join(known), "name a kernel of the table")
+            raise SpecError(
+                "kernel_factors", f"unknown kernel {name!r}{nearest(name, known)}", ", ".join(known), "name a kernel of the table"
+            )
         if not 0.0 <= factor < np.inf:
             raise SpecError("kernel_factors", f"{name} has the factor {factor}", "a finite number >= 0", "correct the factor")
     return factors
@@ -145,7 +146,7 @@ def _shapes(steps: pa.Table) -> dict[str, Counts]:
     return {name: steps[name].to_numpy() for name in SHAPE_COLUMNS}
 
 
-def _columns(terms: pa.Table, kernel: str, names: tuple[str, ...]) -> dict[str, Floats]:
+def _columns(terms: pa.Table, kernel: str, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: terms[f"{kernel}.{name}"].to_numpy() for name in names}
 
 
@@ -166,7 +167,8 @@ def _token_rows(table: StepTable, shapes: dict[str, Counts]) -> Counts:
 
 def _decode_terms(table: StepTable, kernel: str, shapes: dict[str, Counts]) -> dict[str, Floats]:
     """Terms of a decode kernel for each step: interpolated in the mean context, held constant below the first knot, continued
-    in a straight line beyond the last (never below 0), and nothing where no sequence decodes."""
+    in a straight line beyond the last (never below 0), and nothing where no sequence decodes.
+    """
     sequences = shapes["decode_sequences"]
     busy = sequences > 0
     context = shapes["decode_context_tokens"] / np.maximum(sequences, 1)

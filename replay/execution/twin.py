@@ -42,7 +42,7 @@ class _Request:
 
     @property
     def done(self) -> bool:
-        return self.generated == self.row["output_tokens"]
+        return bool(self.generated == self.row["output_tokens"])
 
     def result(self, fits: bool) -> dict[str, Any]:
         gaps = [after - before for before, after in zip(self.token_times_s, self.token_times_s[1:], strict=False)]
@@ -237,7 +237,7 @@ class _Prices:
         for kernel in self.kernels:
             if kernel["axis"] == axis:
                 weight = kernel["calls_count"] * self.factors.get(kernel["kernel"], 1.0)
-                total_s += weight * _time(*terms(kernel["kernel"]), kernel["overlap_exponent"])
+                total_s += weight * _time(terms(kernel["kernel"]), kernel["overlap_exponent"])
         return total_s
 
     def _row(self, kernel: str, row: int) -> tuple[float, ...]:
@@ -256,15 +256,14 @@ class _Prices:
 
     def _prefill(self, kernel: str, step: dict[str, Any]) -> tuple[float, ...]:
         tokens, pairs, context = (step[f"prefill_{name}"] for name in ("tokens", "pairs", "context_tokens"))
-        rate = {name: self.column[f"{kernel}.{name}"][tokens] for name in _RATES}
+        rates = ("launch_s", "compute_s_per_pair", "memory_s_per_pair", "memory_s_per_token", "memory_s_per_context_token")
+        rate = {name: self.column[f"{kernel}.{name}"][tokens] for name in rates}
         memory_s = pairs * rate["memory_s_per_pair"] + tokens * rate["memory_s_per_token"] + context * rate["memory_s_per_context_token"]
         return rate["launch_s"], pairs * rate["compute_s_per_pair"], memory_s, 0.0
 
 
-_RATES = ("launch_s", "compute_s_per_pair", "memory_s_per_pair", "memory_s_per_token", "memory_s_per_context_token")
-
-
-def _time(launch_s: float, compute_s: float, memory_s: float, sync_s: float, exponent: float) -> float:
+def _time(terms: tuple[float, ...], exponent: float) -> float:
+    launch_s, compute_s, memory_s, sync_s = terms
     longer, shorter = max(launch_s + compute_s, launch_s + memory_s), min(launch_s + compute_s, launch_s + memory_s)
     if math.isinf(exponent) or longer == 0.0:
         return longer + sync_s

@@ -7,7 +7,7 @@ import pyarrow as pa
 from replay.ingress.mooncake import milliseconds_ns
 from replay.ingress.parsed import ParsedRows, unused_note
 from replay.ingress.records import GatheredRows, Line, read_lines
-from replay.ingress.source import TraceSource
+from replay.ingress.source import Encoding, TraceSource
 
 _LENGTHS = ("Prompt Length", "Output Length")
 
@@ -16,8 +16,8 @@ class AibrixReader:
     """Reads ``{"timestamp": ms, "requests": [{"Prompt Length": n, "Output Length": n}, ...]}``."""
 
     label = "AIBrix workload JSON Lines"
-    encodings = ("json_lines",)
-    required = ("timestamp", "requests")
+    encodings: tuple[Encoding, ...] = ("json_lines",)
+    required: tuple[str, ...] = ("timestamp", "requests")
 
     def read(self, source: TraceSource) -> ParsedRows:
         """Return one row for each request of each line.

@@ -6,15 +6,15 @@ import pyarrow as pa
 
 from replay.ingress.columns import read_columns, timestamps_ns, tokens
 from replay.ingress.parsed import ParsedRows, unused_note
-from replay.ingress.source import TraceSource
+from replay.ingress.source import Encoding, TraceSource
 
 
 class AzureReader:
     """Reads ``TIMESTAMP,ContextTokens,GeneratedTokens``."""
 
     label = "Azure LLM CSV"
-    encodings = ("csv",)
-    required = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+    encodings: tuple[Encoding, ...] = ("csv",)
+    required: tuple[str, ...] = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
     def read(self, source: TraceSource) -> ParsedRows:
         """Return the rows; times are kept to the nanosecond as integers (the 2023 files have 7 fractional digits)."""

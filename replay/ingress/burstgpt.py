@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from replay.ingress.columns import CsvRows, read_columns, seconds_ns, tokens
 from replay.ingress.parsed import ParsedRows, unused_note
-from replay.ingress.source import TraceSource
+from replay.ingress.source import Encoding, TraceSource
 
 _OPTIONAL = ("Session ID", "Total tokens", "Log Type")
 
@@ -16,8 +16,8 @@ class BurstGptReader:
     """Reads ``Timestamp,[Session ID,Elapsed time,]Model,Request tokens,Response tokens,Total tokens,Log Type``; timestamps are seconds."""
 
     label = "BurstGPT CSV"
-    encodings = ("csv",)
-    required = ("Timestamp", "Model", "Request tokens", "Response tokens")
+    encodings: tuple[Encoding, ...] = ("csv",)
+    required: tuple[str, ...] = ("Timestamp", "Model", "Request tokens", "Response tokens")
 
     def read(self, source: TraceSource) -> ParsedRows:
         """Return the rows; failed calls (no tokens either way) are still among them."""

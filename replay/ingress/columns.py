@@ -158,7 +158,9 @@ def _unparsed(source: TraceSource, message: str) -> TraceError:
     except UnicodeDecodeError as error:
         line = source.data.count(b"\n", 0, error.start) + 1
         return TraceError(source.at(line), f"byte {error.start} is not UTF-8", "a CSV file in UTF-8", "save the file as UTF-8")
-    return TraceError(source.where, f"it is not valid CSV ({message.splitlines()[0]})", "comma-separated rows", "mend or re-export the file")
+    return TraceError(
+        source.where, f"it is not valid CSV ({message.splitlines()[0]})", "comma-separated rows", "mend or re-export the file"
+    )
 
 
 def _line_of_row(source: TraceSource, row: int) -> int:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from replay.ingress.parsed import ParsedRows, unused_note
 from replay.ingress.records import GatheredRows, Line, ListColumn, read_lines, whole
-from replay.ingress.source import TraceSource
+from replay.ingress.source import Encoding, TraceSource
 
 BLOCK_TOKENS = 512
 NS_PER_MILLISECOND = 1_000_000
@@ -17,8 +17,8 @@ class MooncakeReader:
     """Reads ``{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...]}``."""
 
     label = "Mooncake JSON Lines"
-    encodings = ("json_lines",)
-    required = ("timestamp", "input_length", "output_length")
+    encodings: tuple[Encoding, ...] = ("json_lines",)
+    required: tuple[str, ...] = ("timestamp", "input_length", "output_length")
 
     def read(self, source: TraceSource) -> ParsedRows:
         """Return the rows; `hash_ids` become prefix blocks and must be one for each started block of the prompt."""

@@ -17,28 +17,32 @@ import pyarrow as pa
 
 from replay.documents import check, write_atomic
 from replay.errors import TraceError, nearest
+from replay.ingress.clock import UnreadableTimesError, times_ns
 from replay.ingress.columns import CsvRows, read_columns, seconds, tokens
 from replay.ingress.parquet_rows import parquet_rows
 from replay.ingress.parsed import ARRIVAL_WANTED, LARGEST_S, ParsedRows, StatedOrigin
 from replay.ingress.records import Line, ListColumn, read_lines
-from replay.ingress.source import STATED_KEY, TraceSource
+from replay.ingress.source import STATED_KEY, Encoding, TraceSource
 from replay.ingress.trace import TRACE_SCHEMA, Trace
 from replay.provenance import TraceProvenance
+
+_Rows = tuple[pa.Table, Callable[[int], str]]
+"""A table and the place of each of its rows in the file."""
 
 
 class NativeReader:
     """Reads ``prompt_tokens``, ``output_tokens`` and, where present, the other columns of TRACE_SCHEMA."""
 
     label = "native Parquet, JSON Lines or CSV"
-    encodings = ("parquet", "json_lines", "stated_json_lines", "csv")
-    required = ("prompt_tokens", "output_tokens")
+    encodings: tuple[Encoding, ...] = ("parquet", "json_lines", "stated_json_lines", "csv")
+    required: tuple[str, ...] = ("prompt_tokens", "output_tokens")
 
     def read(self, source: TraceSource) -> ParsedRows:
         """Return the rows; a column that is not in TRACE_SCHEMA is an error, since it may be a misspelt one."""
         _require_known(source.columns, source.where if source.encoding == "parquet" else source.at(max(source.body_line - 1, 1)))
         stated = _stated_origin(source)
         if source.encoding == "parquet":
-            table, place = parquet_rows(source), source.at_row
+            table, place = _parquet_rows(source)
         elif source.encoding == "csv":
             table, place = _csv_rows(source)
         else:
@@ -116,7 +120,23 @@ def _stated_origin(source: TraceSource) -> StatedOrigin | None:
     if provenance.rows_read != provenance.rows_kept + sum(rows for _, rows in provenance.set_aside):
         got = f"{provenance.rows_read} rows read, which are not the kept and the set aside ones"
         raise TraceError(place, got, "rows_read = rows_kept + the sum of set_aside", "correct the counts")
+    _require_usable(source, provenance, place)
     return StatedOrigin(provenance=provenance, name=source.stated.get("name"), digest=source.stated.get("digest"))
+
+
+def _require_usable(source: TraceSource, provenance: TraceProvenance, place: str) -> None:
+    """Raise about what the schema cannot see: a date that is none, a reason twice, text that cannot be written again."""
+    if provenance.recorded_at is not None:
+        try:
+            times_ns(pa.array([provenance.recorded_at]))
+        except UnreadableTimesError as error:
+            raise TraceError(place, f"recorded_at is {provenance.recorded_at}", "a time that exists", "correct it") from error
+    if len(dict(provenance.set_aside)) < len(provenance.set_aside):
+        raise TraceError(place, "a reason twice in set_aside", "each reason once", "add up their rows")
+    try:
+        json.dumps(source.stated, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise TraceError(place, "half of a surrogate pair in a text", "texts that are Unicode", "correct it") from error
 
 
 def _unstated_notes(table: pa.Table) -> tuple[str, ...]:
@@ -133,9 +153,15 @@ def _require_known(names: tuple[str, ...], place: str) -> None:
             raise TraceError(place, got, "only " + ", ".join(TRACE_SCHEMA.names), "rename or remove the column")
 
 
-def _csv_rows(source: TraceSource) -> tuple[pa.Table, Callable[[int], str]]:
+def _parquet_rows(source: TraceSource) -> _Rows:
+    return parquet_rows(source), source.at_row
+
+
+def _csv_rows(source: TraceSource) -> _Rows:
     if "prefix_blocks" in source.columns:
-        raise TraceError(source.at(1), "the column 'prefix_blocks' in CSV", "lists in Parquet or JSON Lines", "write the trace as JSON Lines")
+        raise TraceError(
+            source.at(1), "the column 'prefix_blocks' in CSV", "lists in Parquet or JSON Lines", "write the trace as JSON Lines"
+        )
     rows = read_columns(source, TRACE_SCHEMA.names)
     columns = {"prompt_tokens": tokens(rows, "prompt_tokens"), "output_tokens": tokens(rows, "output_tokens")}
     arrivals = _csv_arrivals(rows)
@@ -154,7 +180,7 @@ def _csv_arrivals(rows: CsvRows) -> pa.Array | None:
     return None if texts is None or texts.null_count == len(texts) else seconds(rows, "arrival_s")
 
 
-def _json_rows(source: TraceSource) -> tuple[pa.Table, Callable[[int], str]]:
+def _json_rows(source: TraceSource) -> _Rows:
     places: list[str] = []
     columns: dict[str, list[Any]] = {name: [] for name in TRACE_SCHEMA.names if name != "prefix_blocks"}
     blocks = ListColumn()

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 
 from replay.errors import SpecError, TraceError
 from replay.ingress.clock import NS_PER_S, TICK_NS, format_ns, shift_time
-from replay.ingress.parsed import ParsedRows
+from replay.ingress.parsed import LARGEST_S, ParsedRows
 from replay.ingress.source import TraceSource
 from replay.ingress.trace import Trace, build_trace
-from replay.provenance import TraceProvenance
+from replay.provenance import TraceKind, TraceProvenance
 from replay.seeds import stream
 
 FAILED = "failed_zero_tokens"
@@ -94,17 +94,19 @@ def with_poisson_arrivals(trace: Trace, *, rate_per_s: float, seed: int) -> Trac
         fix = "replay it as it is, or give lengths only"
         raise TraceError(trace.name, "a trace that has arrivals", "a lengths-only trace (recorded arrivals are never replaced)", fix)
     require_positive("rate_per_s", rate_per_s)
+    if trace.requests.num_rows / rate_per_s > LARGEST_S:
+        raise SpecError("rate_per_s", f"the value {rate_per_s}", f"a trace of at most {LARGEST_S} s", "raise the rate")
     gaps_s = stream(seed, "ingress/poisson-arrivals").exponential(1.0 / rate_per_s, trace.requests.num_rows - 1)
     requests = trace.requests.set_column(1, "arrival_s", pa.array(arrivals_on_grid(gaps_s)))
     was = trace.provenance
-    kind = "synthetic" if was.kind == "synthetic" else "reconstructed"
+    kind: TraceKind = "synthetic" if was.kind == "synthetic" else "reconstructed"
     note = f"arrivals generated: Poisson, {rate_per_s!r} requests per second, seed {seed}"
     return build_trace(name=trace.name, requests=requests, provenance=replace(was, kind=kind, notes=(*was.notes, note)))
 
 
 def arrivals_on_grid(gaps_s: np.ndarray) -> np.ndarray:
     """Return arrivals [gaps + 1] from gaps [gaps], the first at 0, rounded to 100 ns."""
-    ticks = np.rint(np.concatenate([[0.0], np.cumsum(gaps_s)]) * (NS_PER_S // TICK_NS))
+    ticks: np.ndarray = np.rint(np.concatenate([[0.0], np.cumsum(gaps_s)]) * (NS_PER_S // TICK_NS))
     return ticks / (NS_PER_S // TICK_NS)
 
 
@@ -126,7 +128,9 @@ def _with_checked_ids(parsed: ParsedRows) -> pa.Table:
         raise TraceError(parsed.place(row), "the row has no request_id", "an id in every row or in none", "add it")
     if pc.count_distinct(ids).as_py() < len(ids):
         row, text = _first_repeated(ids)
-        raise TraceError(parsed.place(row), f"request_id {text[:40]!r} stands in an earlier row too", "distinct ids", "remove or rename one")
+        raise TraceError(
+            parsed.place(row), f"request_id {text[:40]!r} stands in an earlier row too", "distinct ids", "remove or rename one"
+        )
     return table
 
 

@@ -157,25 +157,25 @@ def _decode(decoder: json.JSONDecoder, raw: bytes, place: str) -> Record:
     except RecursionError as error:
         raise TraceError(place, "the line is nested too deeply", "one flat JSON object on each line", fix) from error
     except (ValueError, ArithmeticError) as error:  # NaN, a repeated key, or a number beyond the limits of int or Decimal
-        reason = str(error) if isinstance(error, _Refused) else "a number is too long"
+        reason = str(error) if isinstance(error, _RefusedError) else "a number is too long"
         raise TraceError(place, f"the line is not strict JSON ({reason})", "one JSON object on each line", fix) from error
     if not isinstance(value, dict):
         raise TraceError(place, f"the line is {_shown(value)}", "one JSON object on each line", fix)
     return value
 
 
-class _Refused(ValueError):
+class _RefusedError(ValueError):
     """A JSON text that Python would take and strict JSON does not."""
 
 
 def _refuse_constant(constant: str) -> None:
-    raise _Refused(f"the value {constant}")
+    raise _RefusedError(f"the value {constant}")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> Record:
     record = dict(pairs)
     if len(record) != len(pairs):
-        raise _Refused("a key stands twice in one object")
+        raise _RefusedError("a key stands twice in one object")
     return record
 
 

@@ -82,7 +82,7 @@ def open_source(path: Path) -> TraceSource:
         raise TraceError(error.where, error.got, error.want, error.fix) from error
     data = _gunzip(stored, where) if stored.startswith(_GZIP_MAGIC) else stored
     data = data.removeprefix(_BYTE_ORDER_MARK)
-    digest, name = digest_bytes(stored), path.name
+    digest, name = digest_bytes(stored), path.name.encode(errors="replace").decode()  # a file name may hold bytes that are no text
     if not data.strip(_BLANK):
         raise TraceError(where, "the file is empty", "a trace file", "write it, or check how it was produced")
     if data.startswith(_PARQUET_MAGIC):
@@ -115,13 +115,17 @@ def _parquet_columns(data: bytes, where: str) -> tuple[tuple[str, ...], dict[str
     try:
         schema = pq.ParquetFile(pa.BufferReader(data)).schema_arrow
     except (pa.ArrowException, OSError) as error:
-        raise TraceError(where, "the Parquet footer is damaged or cut off", "a whole Parquet file", "copy or write the file again") from error
+        raise TraceError(
+            where, "the Parquet footer is damaged or cut off", "a whole Parquet file", "copy or write the file again"
+        ) from error
     text = (schema.metadata or {}).get(STATED_KEY.encode())
     if text is None:
         return tuple(schema.names), None
     stated = _json_object(text)
     if stated is None or STATED_KEY not in stated:
-        raise TraceError(f"{where}: {STATED_KEY}", "the metadata are not a provenance object", "what `replay` wrote", "import the trace again")
+        raise TraceError(
+            f"{where}: {STATED_KEY}", "the metadata are not a provenance object", "what `replay` wrote", "import the trace again"
+        )
     return tuple(schema.names), stated
 
 

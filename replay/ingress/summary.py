@@ -56,7 +56,7 @@ def _peak(arrival_s: np.ndarray, bin_s: int) -> int:
 def _length_facts(column: pa.ChunkedArray) -> dict[str, float | int]:
     lengths = column.to_numpy()
     points = np.percentile(lengths, PERCENTILES)
-    facts: dict[str, float | int] = {f"p{p}": float(value) for p, value in zip(PERCENTILES, points, strict=True)}
+    facts: dict[str, float | int] = {f"p{p}": round(float(value), 6) for p, value in zip(PERCENTILES, points, strict=True)}
     return {"mean": float(lengths.mean()), **facts, "max": int(lengths.max())}
 
 
@@ -65,4 +65,4 @@ def _prefix_reuse_ratio(blocks: pa.ChunkedArray) -> float | None:
     hashes = pc.list_flatten(blocks)
     if not len(hashes):
         return None
-    return 1.0 - pc.count_distinct(hashes).as_py() / len(hashes)
+    return 1.0 - int(pc.count_distinct(hashes).as_py()) / len(hashes)

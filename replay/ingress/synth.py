@@ -9,12 +9,13 @@ import pyarrow as pa
 
 from replay.errors import SpecError
 from replay.ingress.normalize import arrivals_on_grid, require_positive
-from replay.ingress.parsed import MAX_TOKENS
+from replay.ingress.parsed import LARGEST_S, MAX_TOKENS
 from replay.ingress.trace import Trace, build_trace
 from replay.provenance import TraceProvenance, digest_document
 from replay.seeds import stream
 
 _MOST_REQUESTS = 100_000_000
+_LEVELS = (0.0, 0.5, 0.95, 0.99, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,8 @@ def quantile_tokens(figures: LengthFigures, levels: np.ndarray) -> np.ndarray:
     knots = np.array(
         [figures.minimum_tokens, figures.p50_tokens, figures.p95_tokens, figures.p99_tokens, figures.maximum_tokens], dtype=np.float64
     )
-    return np.rint(np.exp(np.interp(levels, (0.0, 0.5, 0.95, 0.99, 1.0), np.log(knots)))).astype(np.int64)
+    lengths: np.ndarray = np.rint(np.exp(np.interp(levels, _LEVELS, np.log(knots)))).astype(np.int64)
+    return lengths
 
 
 def _gaps_s(recipe: SynthRecipe, seed: int) -> np.ndarray:
@@ -101,13 +103,14 @@ def _gaps_s(recipe: SynthRecipe, seed: int) -> np.ndarray:
     if recipe.gap_cv == 0:
         return np.full(gaps, 1.0 / recipe.rate_per_s)
     shape = recipe.gap_cv**-2
-    return stream(seed, "ingress/synth/arrivals").gamma(shape, 1.0 / (recipe.rate_per_s * shape), gaps)
+    gaps_s: np.ndarray = stream(seed, "ingress/synth/arrivals").gamma(shape, 1.0 / (recipe.rate_per_s * shape), gaps)
+    return gaps_s
 
 
 def _in_words(recipe: SynthRecipe, seed: int) -> str:
     return (
-        f"drawn from summary figures of {recipe.figures_of}: {recipe.requests_count} requests, gamma gaps at {recipe.rate_per_s!r} per second "
-        f"with CV {recipe.gap_cv!r}; prompt tokens {recipe.prompt}; output tokens {recipe.output}; seed {seed}"
+        f"drawn from summary figures of {recipe.figures_of}: {recipe.requests_count} requests, gamma gaps at {recipe.rate_per_s!r} per "
+        f"second with CV {recipe.gap_cv!r}; prompt tokens {recipe.prompt}; output tokens {recipe.output}; seed {seed}"
     )
 
 
@@ -115,6 +118,8 @@ def _check(recipe: SynthRecipe) -> None:
     require_positive("rate_per_s", recipe.rate_per_s)
     if not 1 <= recipe.requests_count <= _MOST_REQUESTS:
         raise SpecError("requests_count", f"the value {recipe.requests_count}", f"1 to {_MOST_REQUESTS}", "correct it")
+    if recipe.requests_count / recipe.rate_per_s > LARGEST_S:
+        raise SpecError("rate_per_s", f"the value {recipe.rate_per_s}", f"a trace of at most {LARGEST_S} s", "raise the rate")
     if not (np.isfinite(recipe.gap_cv) and 0 <= recipe.gap_cv <= 100):
         raise SpecError("gap_cv", f"the value {recipe.gap_cv}", "a number from 0 to 100", "correct it")
     for name, figures in (("prompt", recipe.prompt), ("output", recipe.output)):

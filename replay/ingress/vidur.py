@@ -6,15 +6,15 @@ import pyarrow as pa
 
 from replay.ingress.columns import read_columns, seconds_ns, tokens
 from replay.ingress.parsed import ParsedRows, unused_note
-from replay.ingress.source import TraceSource
+from replay.ingress.source import Encoding, TraceSource
 
 
 class VidurReader:
     """Reads ``[arrived_at,]num_prefill_tokens,num_decode_tokens[,...]``."""
 
     label = "Vidur CSV"
-    encodings = ("csv",)
-    required = ("num_prefill_tokens", "num_decode_tokens")
+    encodings: tuple[Encoding, ...] = ("csv",)
+    required: tuple[str, ...] = ("num_prefill_tokens", "num_decode_tokens")
 
     def read(self, source: TraceSource) -> ParsedRows:
         """Return the rows; without `arrived_at` they have no arrivals."""

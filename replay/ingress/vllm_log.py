@@ -9,7 +9,7 @@ import pyarrow as pa
 from replay.ingress.clock import NS_PER_S
 from replay.ingress.parsed import ParsedRows, unused_note
 from replay.ingress.records import GatheredRows, Line, read_lines
-from replay.ingress.source import TraceSource
+from replay.ingress.source import Encoding, TraceSource
 
 _EARLIEST_S, _LATEST_S = 10**9, 10**10  # 2001 to 2286: tells epoch seconds from a monotonic clock and from milliseconds
 _ENGINE_CLOCK = {"queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts"}
@@ -19,8 +19,8 @@ class VllmLogReader:
     """Reads ``{"request_id", "input_toks", "output_toks", "arrival_time", "queued_ts", ...}``."""
 
     label = "vLLM request log JSON Lines"
-    encodings = ("json_lines",)
-    required = ("request_id", "input_toks", "output_toks", "arrival_time")
+    encodings: tuple[Encoding, ...] = ("json_lines",)
+    required: tuple[str, ...] = ("request_id", "input_toks", "output_toks", "arrival_time")
 
     def read(self, source: TraceSource) -> ParsedRows:
         """Return the rows; arrivals come from `arrival_time` (epoch) alone, the `*_ts` are a monotonic clock and stay out."""
@@ -53,4 +53,5 @@ def _epoch_ns(line: Line) -> int:
     value = line.record["arrival_time"]
     if type(value) not in (int, Decimal) or not _EARLIEST_S <= value < _LATEST_S:
         raise line.bad("arrival_time", "seconds since 1970")
-    return round(value * NS_PER_S)
+    nanoseconds: int = round(value * NS_PER_S)
+    return nanoseconds

@@ -6,12 +6,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from attribution_cells import Cell, Cost, mapping
 
 from gates.attribution.bottleneck import find_bottleneck
 from gates.attribution.stage import first_failing_stage
 from gates.attribution.trials import Trials
 from gates.finding import Finding
+from tests.attribution.attribution_cells import Cell, Cost, mapping
 
 KNOBS = {
     "lowering": ("formats__kv", "fp8"),
@@ -122,10 +122,10 @@ def test_a_finding_against_the_candidate_fails_its_stage():
 
 
 def test_a_finding_that_no_earlier_stage_owns_is_charged_to_the_execution_knob_that_brings_it():
-    trials = trials_of(lambda values: Cost(queueing=1.2 if values else 1.0), mapping(batching__max_context_tokens=100))
+    trials = trials_of(lambda values: Cost(rejected=len(values)), mapping(batching__max_context_tokens=100))
     finding = Finding(code="requests_rejected", message="1 request never fits", effect="disproves", stage="tiling")
     failure = first_failing_stage(trials, (finding,), trials.knobs)
-    assert failure.stage == "execution"
+    assert (failure.stage, failure.evidence) == ("execution", "1 request never fits")
 
 
 @pytest.mark.parametrize(

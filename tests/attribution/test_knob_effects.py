@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from attribution_cells import Cell, Cost, make_claim, mapping
 
 from gates.attribution.effects import claim_to_explain, knob_effects
 from gates.attribution.severity import by_severity, worsening
 from gates.attribution.trials import Judgement, Trials
 from replay.errors import SpecError
+from tests.attribution.attribution_cells import Cell, Cost, make_claim, mapping
 
 
 def effects_of(factor, candidate, baseline=None):

@@ -68,7 +68,7 @@ def settings_of(spec):
     return {setting.knob: setting.value for setting in spec.settings}
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(candidate_text=mapping_texts(), baseline_text=mapping_texts(), data=st.data())
 def test_the_patch_applies_and_parses_to_the_reverted_mapping(tmp_path, candidate_text, baseline_text, data):
     candidate, baseline = parse_mapping(candidate_text, "c"), parse_mapping(baseline_text, "b")

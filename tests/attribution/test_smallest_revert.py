@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import pytest
-from attribution_cells import Cell, Cost, mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from gates.attribution.effects import claim_to_explain, knob_effects
 from gates.attribution.revert import MAX_SETS, SmallestRevert, dearest, smallest_revert
 from gates.attribution.trials import Trials
 from replay.specs.knobs import KNOBS, REVERT_COSTS
+from tests.attribution.attribution_cells import Cell, Cost, mapping
 
 CHANGES = {
     "gemm__split_k": 4, "attention__kv_split": 2, "kv__block_tokens": 32, "formats__kv": "fp8", "fusion__qkv": False,
@@ -48,7 +48,7 @@ def rank(knobs):
     return (len(knobs), max(costs), sum(costs), tuple(sorted(knobs)))
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(20))
 def test_the_one_planted_bad_knob_among_many_is_the_revert(seed):
     draw = np.random.default_rng(seed)
     chosen = list(draw.choice(sorted(CHANGES), size=int(draw.integers(2, 6)), replace=False))
@@ -61,7 +61,7 @@ def test_the_one_planted_bad_knob_among_many_is_the_revert(seed):
     assert search(trials) == SmallestRevert(knobs=(bad,), exhaustive=True, everything=False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), count=st.integers(1, 4))
 def test_no_smaller_or_cheaper_set_releases_whatever_the_knobs_do_to_each_other(data, count):
     chosen = data.draw(st.permutations(sorted(CHANGES)))[:count]

@@ -155,11 +155,7 @@ def test_calibration_parameters_are_the_published_fits(name: str, shared: Path) 
     for cell, (field, unit) in zip(table_rows(text, "|bf16 fit|")[FITTED_GEMM[name]], GEMM_COLUMNS, strict=False):
         if field is not None:
             assert getattr(spec.gemm, field) == pytest.approx(number(cell) * unit), field
-    stack = FITTED_GEMM[name].split()[0] + " vLLM"
-    decode, prefill = table_rows(text, "## Decode attention")[stack], table_rows(text, "## Prefill attention")[stack]
-    assert spec.attention.decode_floor_s == pytest.approx(number(decode[2]) * 1e-6)
-    assert spec.attention.decode_memory_efficiency_ratio == pytest.approx(number(decode[3]))
-    assert spec.attention.decode_combine_s == pytest.approx(number(decode[5]) * 1e-6)
+    prefill = table_rows(text, "## Prefill attention")[FITTED_GEMM[name].split()[0] + " vLLM"]
     assert spec.attention.prefill_floor_s == pytest.approx(number(prefill[2]) * 1e-6)
     assert spec.attention.prefill_compute_efficiency_ratio == pytest.approx(number(prefill[3]))
 

@@ -1,0 +1,52 @@
+# `make demo` and `make test` do all set-up by themselves; they need Python >= 3.11, git and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint bench clean
+
+help:
+	@echo 'make demo      gate the sample mapping change in traces/demo and print the verdict'
+	@echo 'make test      lint, type-check and test'
+	@echo 'make test-all  the same with the slow tests'
+	@echo 'make lint      lint and type-check only'
+	@echo 'make bench     print the speed of replay and gate on this machine'
+	@echo 'make clean     remove the environment and everything that was built'
+
+# A verdict of any kind ends well here (0, 10, 20, 30); a crash (1) or a usage error (2) does not.
+demo: $(READY)
+	@cd traces/demo && code=0; \
+	../../$(BIN)/replay gate --baseline mapping.toml --candidate mapping.candidate.toml || code=$$?; \
+	case $$code in 0|10|20|30) ;; *) exit $$code ;; esac; \
+	echo; \
+	echo "replay gate ended with exit code $$code (0 release, 10 regression, 20 inconclusive, 30 invalid evidence)."; \
+	echo 'Files: traces/demo/replay-out/'; \
+	ls replay-out
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-all: lint
+	$(BIN)/python -m pytest -m ''
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	@for file in bench/*.py; do $(BIN)/python $$file || exit $$?; done
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis traces/demo/replay-out
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"Python {sys.version.split()[0]} found; want 3.11 or newer. Fix: make PYTHON=/path/to/python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,217 @@
+"""Evidence folder: what the verdict was computed from, with a manifest of digests; the same evidence gives the same bytes.
+
+::
+
+    evidence/
+    ├── manifest.json                    SHA-256 and size of every other file
+    ├── plan.json claims.csv             what was asked, and every claim's figures
+    └── <trace>-<accelerator>-<model>/
+        ├── requests.parquet             both arms' metrics request by request
+        ├── steps.csv layers.csv         totals by arm, and by arm and layer type
+        └── ...                          what the caller hands in: mapping sheets, mapping files
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gates.claim import Claim
+from replay import documents
+from replay.errors import InvariantError, SpecError
+from replay.provenance import digest_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from replay.assembly.run import Run
+
+Document = dict[str, Any]
+
+MANIFEST = "manifest.json"
+_PAIRED_COLUMNS = ("status", "queue_s", "ttft_s", "tpot_s", "itl_s", "e2e_s", "preemptions_per_request")
+_SUMMED_COLUMNS = (
+    "device_s", "host_s", "tokens", "prefill_tokens", "output_tokens", "recomputed_tokens", "prefill_pairs",
+    "decode_context_tokens", "preemptions",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellEvidence:
+    """Both arms of a cell, and further files to keep beside them."""
+
+    baseline: Run
+    candidate: Run
+    files: Mapping[str, bytes | pa.Table] = field(default_factory=dict)
+    """By file name; a table is written as Parquet or, where the name ends in ``.csv``, as CSV."""
+
+
+def write_evidence(
+    folder: Path, *, plan: Document, claims: Iterable[Claim], cells: Sequence[CellEvidence], files: Mapping[str, bytes] | None = None
+) -> Document:
+    """Write the evidence folder, whole or not at all, and return the verdict's `evidence`: ``{path, digest, reproduce}``.
+
+    An evidence folder that is there already is replaced. `path` is the folder's name; `digest` is that of the manifest;
+    `reproduce` is null until there is a command that recomputes the verdict. `files` are kept at the top.
+
+    Raises:
+        SpecError: the place is taken by something that is no evidence folder, or cannot be written.
+    """
+    _check_place(folder)
+    contents = _distinct(_contents(plan, claims, cells, files or {}))
+    manifest = _manifest(contents)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _write(folder, {**contents, MANIFEST: manifest})
+    except OSError as error:
+        raise SpecError(
+            str(folder), f"it cannot be written ({error.strerror})", "a folder that can be made", "choose another --out"
+        ) from error
+    return {"path": folder.name, "digest": digest_bytes(manifest), "reproduce": None}
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """Return a table as Parquet; the same table gives the same bytes under one version of the library."""
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(None).combine_chunks(), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def paired_requests(baseline: Run, candidate: Run) -> pa.Table:
+    """Return every request of either arm once, in the baseline's order, with the metrics of both arms side by side.
+
+    Columns: `request_id`, `arrival_s`, `prompt_tokens`, `output_tokens`, then ``baseline_<metric>`` and ``candidate_<metric>``;
+    a request that an arm lacks has nulls there.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    arms = {"baseline": baseline.requests, "candidate": candidate.requests}
+    ids = {name: table["request_id"].to_pylist() for name, table in arms.items()}
+    union = list(dict.fromkeys([*ids["baseline"], *ids["candidate"]]))
+    rows = {name: {request: row for row, request in enumerate(own)} for name, own in ids.items()}
+    taken = {name: table.take(pa.array([rows[name].get(request) for request in union], pa.int64())) for name, table in arms.items()}
+    columns = {"request_id": pa.array(union, pa.string())}
+    for name in ("arrival_s", "prompt_tokens", "output_tokens"):
+        columns[name] = pc.coalesce(taken["baseline"][name], taken["candidate"][name])
+    columns |= {f"{arm}_{name}": taken[arm][name] for arm in arms for name in _PAIRED_COLUMNS}
+    return pa.table(columns)
+
+
+def _check_place(folder: Path) -> None:
+    if folder.is_symlink() or (folder.exists() and not (folder / MANIFEST).is_file()):
+        raise SpecError(
+            str(folder),
+            "something that is no evidence folder is there",
+            "a place for the evidence",
+            "move it away, or choose another --out",
+        )
+
+
+def _contents(
+    plan: Document, claims: Iterable[Claim], cells: Sequence[CellEvidence], files: Mapping[str, bytes]
+) -> Iterator[tuple[str, bytes]]:
+    yield "plan.json", documents.pretty_json(plan).encode()
+    yield "claims.csv", _claims_csv(claims)
+    yield from files.items()
+    for folder, cell in _named(cells):
+        yield f"{folder}/requests.parquet", parquet_bytes(paired_requests(cell.baseline, cell.candidate))
+        yield f"{folder}/steps.csv", _csv([_step_totals(arm, run) for arm, run in _arms(cell)])
+        layers = [{"arm": arm, **row} for arm, run in _arms(cell) for row in run.layers.to_pylist()]
+        yield f"{folder}/layers.csv", _csv(layers)
+        for name, content in cell.files.items():
+            yield f"{folder}/{name}", _file_bytes(name, content)
+
+
+def _distinct(files: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
+    """Return the files by name, in the order of their names."""
+    contents: dict[str, bytes] = {}
+    for name, data in files:
+        if name in contents or name == MANIFEST:
+            raise InvariantError(f"two files of the evidence are called {name}")
+        contents[name] = data
+    return dict(sorted(contents.items()))
+
+
+def _named(cells: Sequence[CellEvidence]) -> Iterator[tuple[str, CellEvidence]]:
+    """Yield each cell with a folder name of its own, made of plain characters."""
+    used: set[str] = set()
+    for cell in cells:
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{cell.baseline.trace}-{cell.baseline.hardware}-{cell.baseline.model}").lstrip(".")
+        name, count = plain, 1
+        while name in used:
+            count += 1
+            name = f"{plain}.{count}"
+        used.add(name)
+        yield name, cell
+
+
+def _arms(cell: CellEvidence) -> tuple[tuple[str, Run], tuple[str, Run]]:
+    return ("baseline", cell.baseline), ("candidate", cell.candidate)
+
+
+def _step_totals(arm: str, run: Run) -> Document:
+    import pyarrow.compute as pc
+
+    totals = {name: pc.sum(run.steps[name]).as_py() or 0 for name in _SUMMED_COLUMNS}
+    return {"arm": arm, "mapping_digest": run.mapping_digest, "steps": run.steps.num_rows, "busy_s": run.busy_s, **totals}
+
+
+def _file_bytes(name: str, content: bytes | pa.Table) -> bytes:
+    if isinstance(content, bytes):
+        return content
+    return _csv(content.to_pylist()) if name.endswith(".csv") else parquet_bytes(content)
+
+
+def _claims_csv(claims: Iterable[Claim]) -> bytes:
+    rows = []
+    for claim in claims:
+        row = claim.to_document()
+        interval = row.pop("interval") or {}
+        row |= {f"interval_{name}": interval.get(name) for name in ("lower", "upper", "confidence")}
+        rows.append(row | {"warnings": "; ".join(claim.warnings)})
+    return _csv(rows)
+
+
+def _csv(rows: Sequence[Document]) -> bytes:
+    """Return rows as CSV with a header (nothing at all without rows); a missing value is an empty field."""
+    text = io.StringIO(newline="")
+    if rows:
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _manifest(contents: Mapping[str, bytes]) -> bytes:
+    rows = [{"path": name, "sha256": digest_bytes(data).removeprefix("sha256:"), "bytes": len(data)} for name, data in contents.items()]
+    return documents.pretty_json({"files": rows}).encode()
+
+
+def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Build the folder beside its place, then swap it in; on a failure what was there stays."""
+    fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    old = fresh.with_name(f"{fresh.name}.old")
+    try:
+        fresh.chmod(0o755)
+        for name, data in contents.items():
+            documents.write_atomic(fresh / name, data)
+        if folder.exists():
+            folder.rename(old)
+        fresh.rename(folder)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if old.exists():
+            old.rename(folder)
+        raise
+    if old.exists():
+        shutil.rmtree(old)

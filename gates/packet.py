@@ -1,0 +1,71 @@
+"""The evidence packet of a gate: what both arms were, what they ran, and the sheets a review asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gates.evidence import CellEvidence, write_evidence
+from gates.gate import GateResult, JudgedCell
+from replay import documents
+from replay.tiling.sheet import StepShape, mapping_sheet
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from replay.assembly.run import Run
+    from replay.specs.mapping import MappingSpec
+    from replay.tiling.step_table import StepLimits
+
+Document = dict[str, Any]
+
+
+def write_packet(result: GateResult, folder: Path) -> Document:
+    """Write the packet and return the verdict's `evidence` record."""
+    return write_evidence(
+        folder,
+        plan=result.plan.to_document(),
+        claims=[claim for cell in result.cells for claim in cell.verdict.claims],
+        cells=[_cell(result, cell) for cell in result.cells],
+        files={
+            "baseline-mapping.json": documents.pretty_json(result.request.baseline.mapping.to_document()).encode(),
+            "candidate-mapping.json": documents.pretty_json(result.request.candidate.mapping.to_document()).encode(),
+        },
+    )
+
+
+def typical_steps(run: Run, limits: StepLimits) -> tuple[StepShape, ...]:
+    """Return a decode-only step and a prefill step of median size among those the replay made; a kind it never made is left out."""
+    import pyarrow.compute as pc
+
+    def median(steps: pa.Table, column: str) -> int:
+        return int(pc.quantile(steps[column], 0.5, interpolation="nearest")[0].as_py())
+
+    shapes = []
+    decoding = run.steps.filter(pc.equal(run.steps["prefill_tokens"], 0))
+    if decoding.num_rows:
+        sequences = min(max(1, median(decoding, "decode_sequences")), limits.max_running)
+        context = max(1, round(median(decoding, "decode_context_tokens") / sequences))
+        shapes.append(StepShape(name="decode", decode_sequences=sequences, context_tokens=context))
+    prefilling = run.steps.filter(pc.greater(run.steps["prefill_tokens"], 0))
+    if prefilling.num_rows:
+        shapes.append(StepShape(name="prefill", prefill_tokens=min(median(prefilling, "prefill_tokens"), limits.max_batched_tokens)))
+    return tuple(shapes)
+
+
+def _cell(result: GateResult, cell: JudgedCell) -> CellEvidence:
+    """Return a cell's evidence; both sheets describe the baseline's typical steps, so that they can be compared line by line."""
+    replayer = cell.replayer
+    files: dict[str, bytes | pa.Table] = {
+        "model.json": documents.pretty_json(replayer.model.to_document()).encode(),
+        "hardware.json": documents.pretty_json(replayer.hardware.to_document()).encode(),
+    }
+    arms: tuple[tuple[str, MappingSpec], ...] = (
+        ("baseline", result.request.baseline.mapping),
+        ("candidate", result.request.candidate.mapping),
+    )
+    for arm, mapping in arms:
+        compiled = replayer.schedule(mapping)
+        steps = typical_steps(cell.baseline, compiled.table.limits)
+        files[f"{arm}-mapping-sheet.csv"] = mapping_sheet(compiled, replayer.hardware, mapping, steps)
+    return CellEvidence(baseline=cell.baseline, candidate=cell.candidate, files=files)

@@ -1,0 +1,83 @@
+"""The verdict for a GitHub workflow: annotations at the changed lines of the mapping file, then the step summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gates.render.markdown import render_markdown
+from gates.render.story import headline, knob_change
+
+MAX_ANNOTATIONS = 10
+"""GitHub shows no more than ten annotations of a kind for a step."""
+
+Document = Mapping[str, Any]
+
+
+def render_github(document: Document) -> str:
+    """Return workflow commands (``::error ...``, or ``::notice`` on a release), then the summary as Markdown."""
+    # A line of the summary that begins like a command would be run as one.
+    summary = "\n".join(f" {line}" if line.startswith("::") else line for line in render_markdown(document).split("\n"))
+    return "\n".join(workflow_commands(document)) + "\n\n" + summary
+
+
+def workflow_commands(document: Document) -> list[str]:
+    """Return at most ten workflow commands; those about a knob point at its line in the candidate's mapping file."""
+    predicate = document["predicate"]
+    title = f"replay gate: {predicate['decision'].upper()} ({predicate['basis']})"
+    decides = headline(predicate)
+    if predicate["decision"] == "release":
+        return [_command("notice", {"title": title}, decides)]
+    knobs = list(_blamed(predicate))
+    if not knobs:
+        return [_command("error", {"title": title}, decides)]
+    file = _mapping_file(predicate)
+    return [
+        _command("error", _place(file, knob) | {"title": title}, _message(predicate, knob, decides)) for knob in knobs[:MAX_ANNOTATIONS]
+    ]
+
+
+def _blamed(predicate: Document) -> Iterator[Document]:
+    """Yield the knobs to undo, or every changed one where no revert is known and knobs may be at fault."""
+    mitigation = predicate["mitigation"]
+    if mitigation is not None:
+        yield from (knob for knob in predicate["knobs"] if knob["knob"] in mitigation["revert"])
+    elif predicate["basis"] != "invalid_evidence":
+        yield from predicate["knobs"]
+
+
+def _mapping_file(predicate: Document) -> str | None:
+    """Return the candidate's mapping file; of ``git:REF:path`` the path."""
+    name = next((record["name"] for record in predicate["inputs"] if record["role"] == "candidate_mapping"), None)
+    if name is None or not name.startswith("git:"):
+        return name
+    parts = name.split(":", 2)
+    return parts[2] if len(parts) == 3 else None
+
+
+def _place(file: str | None, knob: Document) -> dict[str, str]:
+    if file is None:
+        return {}
+    line = knob.get("line")
+    return {"file": file} if line is None else {"file": file, "line": str(line)}
+
+
+def _message(predicate: Document, knob: Document, decides: str) -> str:
+    lines = [knob_change(knob), decides]
+    if predicate["first_failing_stage"]:
+        lines.append(
+            f"fails at {predicate['first_failing_stage']} ({predicate['bottleneck_class'] or 'class unknown'}); owner {knob['owner']}"
+        )
+    if predicate["mitigation"] is not None and predicate["mitigation"]["verified"]:
+        lines.append(f"undoing {', '.join(predicate['mitigation']['revert'])} releases, verified by replay")
+    return "\n".join(lines)
+
+
+def _command(kind: str, properties: dict[str, str], message: str) -> str:
+    """Return a workflow command with GitHub's escapes: ``%``, line ends, and ``:`` and ``,`` in properties."""
+    written = ",".join(f"{name}={_escape(value).replace(':', '%3A').replace(',', '%2C')}" for name, value in properties.items())
+    return f"::{kind} {written}::{_escape(message)}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -1,0 +1,61 @@
+"""What a gate is asked: two arms, the cells to judge them on, a policy and owners - all read and checked already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gates.finding import Finding
+from gates.owners import Owners
+from gates.policy import PolicySpec
+from replay.specs.hardware import HardwareSpec
+from replay.specs.mapping import MappingSpec
+from replay.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    from replay.ingress.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One side: a mapping, and how people name where it came from."""
+
+    mapping: MappingSpec
+    label: str
+    """A path relative to the project, or ``git:REF:path``."""
+    text: str | None = None
+    """The mapping file's text, where there is one to patch."""
+    file: str | None = None
+    """Name of that file, relative to the project."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One (trace, accelerator, model) on which the arms are judged."""
+
+    trace: Trace
+    trace_name: str
+    """How artifacts name the file."""
+    model: ModelSpec
+    hardware: HardwareSpec
+    recorded_digest: str | None = None
+    """Digest of the trace that a bundle's figures were made on, where a bundle says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRequest:
+    """Everything a gate decides on; the verdict depends on nothing else."""
+
+    baseline: Arm
+    candidate: Arm
+    cells: tuple[Cell, ...]
+    policy: PolicySpec
+    policy_name: str
+    owners: Owners
+    owners_name: str | None
+    owners_digest: str | None
+    seed: int
+    jobs: int = 1
+    as_of: str | None = None
+    findings: tuple[Finding, ...] = ()
+    """About the inputs as a whole; they count in every cell."""

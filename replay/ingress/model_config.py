@@ -1,0 +1,269 @@
+"""Model metadata -> `ModelSpec`: Hugging Face `config.json` of decoder-only transformers, dense or mixture of experts.
+
+A field that is not known here is an error: it may change the computation. Where a model family has a built-in default that the file
+leaves out and that differs between families, the file must say it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from replay.documents import read_json_object
+from replay.errors import SpecError, nearest
+from replay.ingress.config_fields import FIXED_FIELDS, HARMLESS_FIELDS, QUANTIZATION_FIELDS, SHAPE_FIELDS
+from replay.specs.model import ExpertsSpec, ModelSpec
+
+_LARGEST = 2**31 - 1
+_CATALOG = Path(__file__).resolve().parent.parent / "catalog" / "models"
+
+_FORMATS = MappingProxyType({"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Family:
+    """What one `model_type` adds to the plain transformer."""
+
+    qk_norm: bool = False
+    attention_bias: bool | None = False
+    """None: the file's `attention_bias` says, false when absent."""
+    experts_key: str | None = None
+    expert_size_key: str = "intermediate_size"
+    kv_heads_default: bool = False
+    """Whether an absent `num_key_value_heads` means one for each query head."""
+    head_size_default: int | None = None
+    """Built-in head size of the family, where it is not hidden size / heads."""
+    window: str = "none"
+    """`none`: no such field is honoured; `stated`: `sliding_window` must be there; `optional`; `switched`: by `use_sliding_window`."""
+
+
+_FAMILIES: Mapping[str, _Family] = MappingProxyType(
+    {
+        "llama": _Family(attention_bias=None, kv_heads_default=True),
+        "mistral": _Family(window="stated"),
+        "mixtral": _Family(experts_key="num_local_experts", window="optional"),
+        "qwen2": _Family(attention_bias=True, window="switched"),
+        "qwen3": _Family(qk_norm=True, attention_bias=None, head_size_default=128, window="switched"),
+        "qwen3_moe": _Family(
+            qk_norm=True,
+            attention_bias=None,
+            experts_key="num_experts",
+            expert_size_key="moe_intermediate_size",
+            head_size_default=128,
+            window="switched",
+        ),
+    }
+)
+
+
+def catalog_models() -> tuple[str, ...]:
+    """Return the names of the models that ship with the product."""
+    return tuple(sorted(path.stem for path in _CATALOG.glob("*.json")))
+
+
+def read_model(name_or_path: str | Path) -> ModelSpec:
+    """Return the model of a catalog name, of a `config.json` file, or of a folder that holds one.
+
+    Raises:
+        SpecError: no such model, a field missing, unknown, out of range or at odds with another, or a design that is not supported.
+    """
+    text = str(name_or_path)
+    if text in catalog_models():
+        return model_from_config(read_json_object(_CATALOG / f"{text}.json", "a model"), where=text, name=text)
+    path = Path(name_or_path)
+    if path.is_dir() and (path / "config.json").exists():
+        path = path / "config.json"
+    if not path.exists():
+        known = catalog_models()
+        raise SpecError(
+            text, f"no such model or file{nearest(text, known)}", f"a config.json or one of {', '.join(known)}", "check the name"
+        )
+    return model_from_config(read_json_object(path, "a model's config.json"), where=text, name=_model_name(path))
+
+
+def model_from_config(config: Mapping[str, Any], *, where: str, name: str) -> ModelSpec:
+    """Return the model of a parsed `config.json`; `where` names it in errors."""
+    fields = _Fields(config=config, where=where)
+    family = _family(fields)
+    _check_known(fields)
+    hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    kv_heads = fields.size("num_key_value_heads", heads if family.kv_heads_default else None)
+    if heads % kv_heads:
+        raise fields.bad("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
+    context = fields.size("max_position_embeddings")
+    layers = fields.size("num_hidden_layers")
+    return ModelSpec(
+        name=name,
+        layers_count=layers,
+        hidden_size=hidden,
+        query_heads=heads,
+        kv_heads=kv_heads,
+        head_size=_head_size(fields, family, hidden, heads),
+        intermediate_size=fields.size("intermediate_size"),
+        vocabulary_size=fields.size("vocab_size"),
+        max_context_tokens=context,
+        weights_format=_weights_format(fields),
+        tied_embeddings=fields.flag("tie_word_embeddings"),
+        attention_bias=fields.flag("attention_bias") if family.attention_bias is None else family.attention_bias,
+        qk_norm=family.qk_norm,
+        attention_window_tokens=_window_tokens(fields, family, layers),
+        experts=_experts(fields, family),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fields:
+    """The fields of one file, with errors that name it."""
+
+    config: Mapping[str, Any]
+    where: str
+
+    def bad(self, field: str, wanted: str, fix: str = "correct the field") -> SpecError:
+        """Return the error about the value of a field."""
+        if field not in self.config:
+            return SpecError(f"{self.where}: {field}", "the field is missing", wanted, "add it")
+        shown = repr(self.config[field])
+        return SpecError(f"{self.where}: {field}", f"the value {shown if len(shown) <= 40 else shown[:37] + '...'}", wanted, fix)
+
+    def size(self, field: str, default: int | None = None) -> int:
+        """Return a positive whole number."""
+        value = self.config.get(field)
+        if value is None and default is not None:
+            return default
+        if type(value) is not int or not 1 <= value <= _LARGEST:
+            raise self.bad(field, f"a whole number from 1 to {_LARGEST}")
+        return value
+
+    def flag(self, field: str) -> bool:
+        """Return a boolean, false where it is absent or null."""
+        value = self.config.get(field, False)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        raise self.bad(field, "true or false")
+
+
+def _model_name(path: Path) -> str:
+    """Return ``publisher/model`` from a file called ``publisher--model[_config].json``, or the folder of a ``config.json``."""
+    stem = path.stem if path.stem != "config" else path.resolve().parent.name
+    return stem.removesuffix("_config").replace("--", "/", 1)
+
+
+def _family(fields: _Fields) -> _Family:
+    model_type = fields.config.get("model_type")
+    supported = "one of " + ", ".join(_FAMILIES)
+    if "kv_lora_rank" in fields.config or (isinstance(model_type, str) and model_type.startswith("deepseek")):
+        got = f"the value {model_type!r}, whose multi-head latent attention is not modelled"
+        raise SpecError(f"{fields.where}: model_type", got, supported, "choose a model with grouped-query attention")
+    if not isinstance(model_type, str) or model_type not in _FAMILIES:
+        hint = nearest(model_type, _FAMILIES) if isinstance(model_type, str) else ""
+        raise fields.bad("model_type", supported + hint, "choose a model of a supported family")
+    return _FAMILIES[model_type]
+
+
+def _check_known(fields: _Fields) -> None:
+    known = SHAPE_FIELDS | FIXED_FIELDS.keys() | HARMLESS_FIELDS
+    for field, value in fields.config.items():
+        if field not in known:
+            got = f"unknown field {field!r}{nearest(field, sorted(known))}"
+            raise SpecError(f"{fields.where}: {field}", got, "only fields whose effect is known", "correct it, or remove it if it has none")
+        if field in FIXED_FIELDS and not any(value is allowed or value == allowed for allowed in FIXED_FIELDS[field]):
+            raise fields.bad(field, f"{FIXED_FIELDS[field][0]!r}".lower(), "choose a model of that design")
+    for architecture in fields.config.get("architectures") or ():
+        if not isinstance(architecture, str) or not architecture.endswith("ForCausalLM"):
+            raise fields.bad("architectures", "a causal language model (...ForCausalLM)", "choose a model of that design")
+
+
+def _head_size(fields: _Fields, family: _Family, hidden: int, heads: int) -> int:
+    if fields.config.get("head_dim") is not None:
+        return fields.size("head_dim")
+    if hidden % heads:
+        raise fields.bad("hidden_size", f"a multiple of num_attention_heads ({heads}) where head_dim is not given")
+    if family.head_size_default not in (None, hidden // heads):
+        raise fields.bad(
+            "head_dim", f"a head size (hidden size / heads is {hidden // heads}, the family's own is {family.head_size_default})"
+        )
+    return hidden // heads
+
+
+def _weights_format(fields: _Fields) -> str:
+    field = "dtype" if "torch_dtype" not in fields.config and "dtype" in fields.config else "torch_dtype"
+    stated = fields.config.get(field)
+    if not isinstance(stated, str) or stated not in _FORMATS:
+        raise fields.bad(field, "one of " + ", ".join(_FORMATS))
+    quantization = fields.config.get("quantization_config")
+    if quantization is None:
+        return _FORMATS[stated]
+    if not isinstance(quantization, dict):
+        raise fields.bad("quantization_config", "an object or null")
+    inner = _Fields(config=quantization, where=f"{fields.where}: quantization_config")
+    for key in quantization:
+        if key not in QUANTIZATION_FIELDS:
+            got = f"unknown field {key!r}{nearest(key, sorted(QUANTIZATION_FIELDS))}"
+            raise SpecError(f"{inner.where}.{key}", got, "only fields whose effect is known", "correct it, or remove it if it has none")
+    if quantization.get("quant_method") != "fp8":
+        raise inner.bad("quant_method", "'fp8'", "choose an unquantised or fp8 checkpoint")
+    if quantization.get("fmt", "e4m3") != "e4m3":
+        raise inner.bad("fmt", "'e4m3'", "choose an e4m3 checkpoint")
+    return "fp8"
+
+
+def _window_tokens(fields: _Fields, family: _Family, layers: int) -> int | None:
+    """Return the attention window over all layers; a window over some of them is an error."""
+    kinds = fields.config.get("layer_types")
+    if kinds is not None and (not isinstance(kinds, list) or len(set(map(str, kinds))) != 1 or len(kinds) != layers):
+        raise fields.bad("layer_types", f"{layers} layers of one type", "choose a model whose layers are alike")
+    if kinds and kinds[0] not in ("full_attention", "sliding_attention"):
+        raise fields.bad("layer_types", "full_attention or sliding_attention in every layer", "choose a model of that design")
+    window = _stated_window(fields, family, layers)
+    if kinds and (kinds[0] == "sliding_attention") != (window is not None):
+        raise fields.bad("layer_types", f"what sliding_window says ({window})")
+    return window
+
+
+def _stated_window(fields: _Fields, family: _Family, layers: int) -> int | None:
+    if "use_sliding_window" in fields.config and not fields.flag("use_sliding_window"):
+        return None
+    if family.window == "switched":
+        return _switched_window(fields, layers)
+    for field in ("use_sliding_window", "max_window_layers"):
+        if fields.config.get(field) is not None:
+            raise fields.bad(field, "no such switch in this model type", "correct model_type or remove the field")
+    if family.window == "stated" and "sliding_window" not in fields.config:
+        raise fields.bad("sliding_window", "a number of tokens, or null (an absent field means 4096 to this family)")
+    if fields.config.get("sliding_window") is None:
+        return None
+    if family.window == "none":
+        raise fields.bad("sliding_window", "null for this model type")
+    return fields.size("sliding_window")
+
+
+def _switched_window(fields: _Fields, layers: int) -> int | None:
+    """Return the window of a family that has one from layer `max_window_layers` on, when `use_sliding_window` says so."""
+    if not fields.flag("use_sliding_window"):
+        return None
+    first = fields.config.get("max_window_layers")
+    if type(first) is not int or not (first == 0 or first >= layers):
+        raise fields.bad(
+            "max_window_layers", f"0 or at least {layers}: a window over some layers only is not modelled", "choose another model"
+        )
+    return fields.size("sliding_window") if first == 0 else None
+
+
+def _experts(fields: _Fields, family: _Family) -> ExpertsSpec | None:
+    own = {family.experts_key, "num_experts_per_tok", family.expert_size_key} if family.experts_key else set()
+    for field in ("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size"):
+        if field not in own and fields.config.get(field) is not None:
+            raise fields.bad(field, "no such field in this model type", "correct model_type or remove the field")
+    if fields.config.get("decoder_sparse_step") not in (None, 1):
+        raise fields.bad("decoder_sparse_step", "1: dense layers among the sparse ones are not modelled", "choose another model")
+    if fields.config.get("mlp_only_layers") not in (None, []):
+        raise fields.bad("mlp_only_layers", "an empty list: dense layers among the sparse ones are not modelled", "choose another model")
+    if family.experts_key is None:
+        return None
+    experts, chosen = fields.size(family.experts_key), fields.size("num_experts_per_tok")
+    if chosen > experts:
+        raise fields.bad("num_experts_per_tok", f"at most {family.experts_key} ({experts})")
+    return ExpertsSpec(experts_count=experts, experts_per_token=chosen, intermediate_size=fields.size(family.expert_size_key))

@@ -1,0 +1,42 @@
+"""Small random replays: traces with ties and bursts, tiny pools, windows, captured graphs, requests that can never fit."""
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from replay.execution.tables import COMPLETED
+from tests.step_tables import captured_table, make_limits, make_pool, make_trace, random_table
+
+
+@st.composite
+def replay_cases(draw, *, ample=False):
+    """(trace, table); with `ample` every request fits and no pool or context limit is ever felt."""
+    gaps = draw(st.lists(st.one_of(st.just(0.0), st.floats(0.0, 0.3)), min_size=1, max_size=10))
+    prompts = draw(st.lists(st.integers(1, 40), min_size=len(gaps), max_size=len(gaps)))
+    outputs = draw(st.lists(st.integers(1, 12), min_size=len(gaps), max_size=len(gaps)))
+    trace = make_trace(np.cumsum(gaps) - gaps[0], prompts, outputs)
+    limits = make_limits(
+        max_running=draw(st.integers(1, 5)),
+        max_batched_tokens=draw(st.integers(1, 30)),
+        max_context_tokens=1000 if ample else draw(st.integers(15, 60)),
+        window_tokens=draw(st.integers(1, 60)),
+    )
+    sizes = draw(st.lists(st.integers(1, limits.max_batched_tokens), max_size=3))
+    table = random_table(
+        draw(st.integers(0, 2**32)),
+        limits=limits,
+        pool=make_pool() if ample else make_pool(blocks_count=draw(st.integers(0, 20)), block_tokens=draw(st.integers(1, 6))),
+        capture=captured_table(limits, sorted(sizes), decode_only=draw(st.booleans())),
+    )
+    return trace, table
+
+
+def completed(requests: pa.Table) -> dict[str, np.ndarray]:
+    """Columns of the requests that were served."""
+    served = requests.filter(pa.compute.equal(requests["status"], COMPLETED))
+    return {name: served[name].to_numpy() for name in served.column_names}
+
+
+def columns(table: pa.Table) -> dict[str, np.ndarray]:
+    """Columns of a table without missing values."""
+    return {name: table[name].to_numpy() for name in table.column_names}

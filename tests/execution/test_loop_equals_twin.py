@@ -1,0 +1,87 @@
+"""The compiled loop, its plain twin and the vectorised prices say the same."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from replay.execution import engine
+from replay.execution.engine import replay
+from replay.execution.step_costs import step_seconds
+from replay.execution.twin import replay_twin
+from tests.execution.replay_cases import columns, replay_cases
+from tests.step_tables import captured_table, constant_table, make_limits, make_pool, make_trace, random_table
+
+
+def crowded_case(seed=0):
+    """Five sequences that outgrow their pool again and again."""
+    limits = make_limits(max_running=5, max_batched_tokens=24, window_tokens=9)
+    pool = make_pool(blocks_count=12, block_tokens=3)
+    table = random_table(seed, limits=limits, pool=pool, capture=captured_table(limits, [2, 4, 8], decode_only=True))
+    return make_trace([0.0, 0.0, 0.001, 0.002, 0.5, 0.5], [8, 6, 5, 9, 30, 7], [12, 14, 9, 11, 4, 40]), table
+
+
+@settings(max_examples=150, deadline=None)
+@given(replay_cases())
+@example(crowded_case())
+def test_loop_and_twin_give_equal_tables_bit_by_bit(case):
+    trace, table = case
+    compiled, plain = replay(trace, table), replay_twin(trace, table)
+    assert compiled.requests.equals(plain.requests)
+    assert compiled.steps.equals(plain.steps)
+
+
+def test_the_crowded_example_preempts_and_rejects():
+    trace, table = crowded_case()
+    result = replay(trace, table)
+    assert sum(result.requests["preemptions"].to_pylist()) > 3
+    assert sum(result.steps["recomputed_tokens"].to_pylist()) > 0
+    assert result.requests["status"].to_pylist()[-1] == "never_fits"
+    assert {0, 2, 4} <= set(result.steps["captured_tokens"].to_pylist())
+
+
+@settings(max_examples=50, deadline=None)
+@given(replay_cases(), st.lists(st.floats(0.5, 2.0), min_size=8, max_size=8))
+def test_loop_and_twin_agree_under_kernel_factors(case, factors):
+    trace, table = case
+    named = dict(zip(table.kernels["kernel"].to_pylist(), factors, strict=True))
+    compiled, plain = replay(trace, table, kernel_factors=named), replay_twin(trace, table, kernel_factors=named)
+    assert compiled.requests.equals(plain.requests)
+    assert compiled.steps.equals(plain.steps)
+
+
+@settings(max_examples=80, deadline=None)
+@given(replay_cases(), st.floats(0.1, 10.0))
+def test_vectorised_prices_agree_with_the_loop_to_rounding(case, factor):
+    trace, table = case
+    factors = {"tokens_0": factor, "prefill_attention_1": factor}
+    steps = replay(trace, table, kernel_factors=factors).steps
+    seconds, recorded = step_seconds(table, steps, kernel_factors=factors), columns(steps)
+    np.testing.assert_allclose(seconds.device_s, recorded["device_s"], rtol=1e-12)
+    np.testing.assert_array_equal(seconds.host_s, recorded["host_s"])
+    np.testing.assert_array_equal(seconds.captured_tokens, recorded["captured_tokens"])
+    np.testing.assert_allclose(seconds.duration_s, np.maximum(recorded["device_s"], recorded["host_s"]), rtol=1e-12)
+
+
+def test_draining_the_record_in_the_middle_changes_nothing(monkeypatch):
+    trace, table = crowded_case(seed=3)
+    whole = replay(trace, table)
+    for record_steps in (1, 7, whole.steps.num_rows):
+        monkeypatch.setattr(engine, "RECORD_STEPS", record_steps)
+        assert replay(trace, table) == whole
+
+
+def test_a_hundred_thousand_equal_arrivals_are_served():
+    count = 100_000
+    result = replay(make_trace([0.0] * count, [3] * count, [2] * count), constant_table(0.001, limits=make_limits(256, 512)))
+    assert result.requests["status"].to_pylist() == ["completed"] * count
+    assert result.steps["waiting"][0].as_py() == count - 170 - 1  # 170 whole prompts of 3 tokens and the start of another fill 512
+
+
+@pytest.mark.parametrize("module", ["replay.execution.engine", "replay.execution.twin", "replay.assembly.store"])
+def test_importing_a_stage_does_not_import_the_compiler(module):
+    code = f"import sys, {module}; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
