@@ -138,7 +138,7 @@ class _Policy:
         percentile = float(key[1:])
         if not percentile > 0:
             raise SpecError(self._at(path), f"{'.'.join(path)} asks for the percentile 0", "above 0 and below 100", "write p95 or p99")
-        return percentile
+        return int(percentile) if percentile.is_integer() else percentile
 
     def _slo(self, written: dict[str, Any] | None) -> tuple[SloLimits | None, list[ClaimSpec]]:
         if written is None:

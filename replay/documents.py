@@ -33,13 +33,15 @@ def read_bytes(path: Path, what: str) -> bytes:
     Raises:
         SpecError: it does not exist, is not a file, cannot be read or is empty.
     """
-    if not path.exists():
-        raise SpecError(str(path), "no such file", what, "check the path")
-    if path.is_dir():
-        raise SpecError(str(path), "a folder", what, "name a file inside it")
     try:
         data = path.read_bytes()
-    except OSError as error:
+    except FileNotFoundError as error:
+        raise SpecError(str(path), "no such file", what, "check the path") from error
+    except IsADirectoryError as error:
+        raise SpecError(str(path), "a folder", what, "name a file inside it") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise SpecError(str(path), f"it cannot be read ({reason})", what, "check its name and permissions") from error
         raise SpecError(str(path), f"it cannot be read ({error.strerror})", what, "check its permissions") from error
     if not data.strip():
         raise SpecError(str(path), "the file is empty", what, "write it, or check how it was produced")
@@ -100,7 +102,7 @@ def load_schema(name: str) -> Document:
 
 
 def check(document: Any, schema_name: str, where: str, text: str | None = None) -> None:
-    """Check a document against a shipped schema; the first violation, in document order, becomes one sentence.
+    """Check a document against a shipped schema; one violation becomes one sentence: an unknown version first, outer ones before inner.
 
     `text` is the TOML source, used to name the line.
 
@@ -111,7 +113,7 @@ def check(document: Any, schema_name: str, where: str, text: str | None = None) 
 
     schema = load_schema(schema_name)
     validator = jsonschema.Draft202012Validator(schema)
-    errors = sorted(validator.iter_errors(document), key=lambda error: (len(error.absolute_path), list(map(str, error.absolute_path))))
+    errors = sorted(validator.iter_errors(document), key=_precedence)
     if errors:
         raise _schema_error(errors[0], where, text)
 
@@ -178,6 +180,12 @@ def _split_key(dotted: str) -> list[str]:
     return [next(part for part in match if part) for match in parts if any(match)]
 
 
+def _precedence(error: Any) -> tuple[bool, int, list[str]]:
+    """Return what violations are sorted by; that a document is of another version explains every other one."""
+    path = [str(key) for key in error.absolute_path]
+    return path != ["schema_version"], len(path), path
+
+
 def _schema_error(error: Any, where: str, text: str | None) -> SchemaError:
     path = list(error.absolute_path)
     line = locate(text, path) if text is not None else None
@@ -217,5 +225,11 @@ def _wanted(error: Any) -> str:
             return f"a number {'>=' if rule == 'minimum' else '>'} {value}"
         case "maximum" | "exclusiveMaximum":
             return f"a number {'<=' if rule == 'maximum' else '<'} {value}"
+        case "minItems" | "minProperties":
+            return f"at least {value} of them"
+        case "minLength":
+            return "a text that is not empty"
+        case "pattern":
+            return error.schema.get("description") or f"a text of the form {value}"
         case _:
             return error.schema.get("description") or f"{rule} {json.dumps(value)}"[:200]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from replay.assembly.assemble import assemble
 from replay.execution.engine import replay
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from replay.specs.mapping import MappingSpec
     from replay.specs.model import ModelSpec
     from replay.tiling.step_table import StepTable
+
+
+Kept = TypeVar("Kept")
 
 
 def compile_mapping(model: ModelSpec, hardware: HardwareSpec, mapping: MappingSpec) -> Schedule:
@@ -38,7 +41,12 @@ def run(trace: Trace, model: ModelSpec, hardware: HardwareSpec, mapping: Mapping
 
 
 class Replayer:
-    """Replays mappings on one trace, model and accelerator; remembers each mapping's schedule and run by digest."""
+    """Replays mappings on one trace, model and accelerator; remembers what it did, by the mapping's digest.
+
+    Runs are large (one row per step), so beside the first `KEPT_RUNS` - a gate's two arms - only the latest one is kept.
+    """
+
+    KEPT_RUNS = 2
 
     def __init__(self, *, trace: Trace, model: ModelSpec, hardware: HardwareSpec, seed: int) -> None:
         self.trace, self.model, self.hardware, self.seed = trace, model, hardware, seed
@@ -47,9 +55,9 @@ class Replayer:
 
     def schedule(self, mapping: MappingSpec) -> Schedule:
         """Return the mapping's schedule."""
-        if mapping.digest not in self._schedules:
-            self._schedules[mapping.digest] = compile_mapping(self.model, self.hardware, mapping)
-        return self._schedules[mapping.digest]
+        return self._schedules.get(mapping.digest) or self._remember(
+            self._schedules, mapping.digest, compile_mapping(self.model, self.hardware, mapping)
+        )
 
     def table(self, mapping: MappingSpec) -> StepTable:
         """Return the mapping's step table."""
@@ -57,15 +65,23 @@ class Replayer:
 
     def run(self, mapping: MappingSpec) -> Run:
         """Return the mapping's run."""
-        if mapping.digest not in self._runs:
-            table = self.table(mapping)
-            self._runs[mapping.digest] = assemble(
-                trace=self.trace,
-                table=table,
-                replayed=replay(self.trace, table),
-                model=self.model.name,
-                hardware=self.hardware.name,
-                mapping_digest=mapping.digest,
-                seed=self.seed,
-            )
-        return self._runs[mapping.digest]
+        known = self._runs.get(mapping.digest)
+        return known or self._remember(self._runs, mapping.digest, self._replayed(mapping))
+
+    def _replayed(self, mapping: MappingSpec) -> Run:
+        table = self.table(mapping)
+        return assemble(
+            trace=self.trace,
+            table=table,
+            replayed=replay(self.trace, table),
+            model=self.model.name,
+            hardware=self.hardware.name,
+            mapping_digest=mapping.digest,
+            seed=self.seed,
+        )
+
+    def _remember(self, memory: dict[str, Kept], digest: str, result: Kept) -> Kept:
+        while len(memory) > self.KEPT_RUNS:
+            memory.popitem()
+        memory[digest] = result
+        return result

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from gates.attribution.growth import ALL_STEPS, Growth, growth_that_counts, step_growths
-from gates.attribution.stage import mean_queue_s, pool_failure, pool_tokens, preemptions_count
+from gates.attribution.stage import mean_queue_s, pool_failure, pool_tokens, preemptions_count, rejected_count
 from gates.attribution.trials import Trials
 from replay.assembly.run import Run
 from replay.errors import SpecError
@@ -78,11 +78,13 @@ def _bottleneck(trials: Trials, knobs: frozenset[str]) -> Bottleneck:
 def _of_the_queue(baseline: Run, changed: Run, before: StepTable, after: StepTable) -> Bottleneck:
     same = "the same steps cost no more"
     shrunk = pool_failure(baseline, changed, before, after)
-    preempted = preemptions_count(changed) - preemptions_count(baseline)
     if shrunk is not None:
         return Bottleneck(bottleneck_class="memory_capacity", layer_type=None, phase=None, message=f"{same}; {shrunk}")
-    if preempted > 0:
-        message = f"{same}; the replay makes {preempted} more preemptions with a cache pool of {pool_tokens(after)} tokens"
+    preempted = preemptions_count(changed) - preemptions_count(baseline)
+    rejected = rejected_count(changed) - rejected_count(baseline)
+    if preempted > 0 or rejected > 0:
+        pool = f"a cache pool of {pool_tokens(after)} tokens"
+        message = f"{same}; on replay {preempted:+d} preemptions and {rejected:+d} requests that never fit, with {pool}"
         return Bottleneck(bottleneck_class="memory_capacity", layer_type=None, phase=None, message=message)
     (before_s, after_s), counts = (mean_queue_s(baseline), mean_queue_s(changed)), (baseline.steps.num_rows, changed.steps.num_rows)
     message = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from replay.errors import SpecError, TraceError
+from replay.errors import TraceError
 
 if TYPE_CHECKING:
     from replay.ingress.trace import Trace
@@ -39,8 +39,6 @@ def import_(file: Path, out: Path, rate: float | None, seed: int, origin: str | 
 
     trace = read_trace(file)
     if rate is not None:
-        if trace.has_arrivals:
-            raise SpecError("--rate", f"{file} has arrival times of its own", "a trace without arrival times", "leave --rate out")
         trace = with_poisson_arrivals(trace, rate_per_s=rate, seed=seed)
     if origin is not None:
         trace = stated_as_recorded(trace, origin=origin)
@@ -82,16 +80,18 @@ def slice_(file: Path, out: Path, start: float, end: float | None, max_requests:
 @click.argument("recipe", type=click.Path(path_type=Path))
 @_OUT
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--name", metavar="TEXT", help="Name of the trace (default: the file's).")
 @_FORM
-def synth(recipe: Path, out: Path, seed: int, form: str) -> None:
+def synth(recipe: Path, out: Path, seed: int, name: str | None, form: str) -> None:
     """Make a synthetic trace from RECIPE, a TOML file of published summary figures; it is labelled synthetic.
 
-    Keys: requests_count, rate_per_s, gap_cv, and [prompt_tokens] and [output_tokens] with p50, p95, p99 and max.
+    Keys: figures_of, requests_count, rate_per_s, gap_cv, and [prompt_tokens] and [output_tokens] with minimum, p50, p95, p99
+    and maximum.
     """
     from replay.ingress.native import write_trace
     from replay.ingress.synth import read_recipe, synthesize
 
-    trace = synthesize(read_recipe(recipe), seed=seed)
+    trace = synthesize(read_recipe(recipe), seed=seed, name=name or out.stem)
     write_trace(trace, out)
     _describe(trace, form)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from gates.claim import ALL_REQUESTS, ClaimSpec
@@ -115,8 +116,7 @@ def _read(table: pa.Table, column: str, slo: SloLimits | None) -> tuple[Floats, 
 
 
 def _completed(table: pa.Table) -> Mask:
-    status = table["status"].combine_chunks().to_numpy(zero_copy_only=False)
-    done: Mask = np.asarray(status == COMPLETED, dtype=np.bool_)
+    done: Mask = pc.equal(table["status"], COMPLETED).to_numpy()
     return done
 
 

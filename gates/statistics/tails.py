@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gates.statistics.blocks import BlockDraw, Counts, Floats, block_counts, multiplicities
-from replay.assembly.percentile import rank
+from gates.statistics.tail_walk import walk_tails
 
 _CHUNK_CELLS = 1_000_000  # replicates x units held at once: 4 MB of multiplicities
 
@@ -32,14 +32,14 @@ class Sample:
 
 def resampled_percentiles(draw: BlockDraw, samples: Sequence[Sample]) -> list[Floats]:
     """Return for each sample [replicates, percents]; NaN where a resample holds no member of the sample."""
-    prepared = [_Walk.of(draw, sample) for sample in samples]
+    walks = [_Walk.of(draw, sample) for sample in samples]
     results = [np.full((draw.replicates, len(sample.percents)), np.nan) for sample in samples]
     chunk = max(1, _CHUNK_CELLS // draw.n)
     for first in range(0, draw.replicates, chunk):
         last = min(first + chunk, draw.replicates)
         weights = multiplicities(draw, first, last)
-        for walk, result in zip(prepared, results, strict=True):
-            walk.fill(weights, first, last, result)
+        for walk, result in zip(walks, results, strict=True):
+            walk_tails(weights, walk.order, walk.descending, walk.needed[first:last], result[first:last])
     return results
 
 
@@ -50,7 +50,7 @@ class _Walk:
     order: Counts
     """[k] their positions."""
     needed: Counts
-    """[replicates, percents] rank from the top that each percentile has in a resample; 0 in an empty one."""
+    """[replicates, percents] place from the top that each percentile has in a resample; 0 in an empty one."""
 
     @classmethod
     def of(cls, draw: BlockDraw, sample: Sample) -> _Walk:
@@ -58,25 +58,15 @@ class _Walk:
         members = np.zeros(draw.n, dtype=np.bool_)
         members[sample.positions] = True
         counts = block_counts(draw, members)
-        needed = np.stack([_rank_from_top(counts, percent) for percent in sample.percents], axis=1)
+        needed = np.stack([_ranks_from_top(counts, percent) for percent in sample.percents], axis=1)
         return cls(descending=sample.values[by_size], order=sample.positions[by_size], needed=needed)
 
-    def fill(self, weights: NDArray[np.int32], first: int, last: int, result: Floats) -> None:
-        """Write the percentiles of the replicates first..last-1, whose multiplicities are `weights`."""
-        rows = first + np.flatnonzero(self.needed[first:last, 0] > 0)
-        reach = int(self.needed[rows].max(initial=0)) * 3 // 2 + 16
-        while rows.size:
-            reach = min(reach, len(self.order))
-            occurrences = np.cumsum(weights[rows - first][:, self.order[:reach]], axis=1, dtype=np.int32)
-            needed = self.needed[rows]
-            done = occurrences[:, -1] >= needed.max(axis=1)
-            for column in range(needed.shape[1]):
-                steps = (occurrences[done] < needed[done, column, None]).sum(axis=1)
-                result[rows[done], column] = self.descending[steps]
-            rows, reach = rows[~done], reach * 2
 
+def _ranks_from_top(counts: Counts, percent: float) -> Counts:
+    """Return the places, counted from the largest value, of the percentile in samples of these sizes; 0 for an empty sample.
 
-def _rank_from_top(counts: Counts, percent: float) -> Counts:
-    distinct, where = np.unique(counts, return_inverse=True)
-    ranks = np.array([count - rank(int(count), percent) + 1 if count else 0 for count in distinct], dtype=np.int64)
-    return ranks[where]
+    The rule of `replay.assembly.percentile.rank` for many sizes at once, in exact integers; a test holds the two together.
+    """
+    share = Fraction(str(percent)) / 100
+    ranks = np.maximum(1, -(-counts * share.numerator // share.denominator))
+    return np.where(counts > 0, counts - ranks + 1, 0)

@@ -16,15 +16,17 @@ from replay.ingress.trace import Trace
 LONGEST_WINDOW_S = 60.0
 FEWEST_WINDOWS = 25
 """Block resampling of windows needs about this many to estimate a spread."""
+SHORTEST_WINDOW_S = 0.1
+"""A burst may take far longer to serve than to arrive: keeps the number of windows in proportion to the steps."""
 ALL_LAYERS = "all"
 
 
 def window_length_s(trace: Trace) -> float:
-    """Return the window for a trace: min(60 s, span / 25), and 60 s where all requests arrive at once.
+    """Return the window for a trace: span / 25, but at most 60 s and at least 0.1 s.
 
     It depends on nothing but the trace, so that both arms of a comparison have the same windows.
     """
-    return min(LONGEST_WINDOW_S, trace.span_s / FEWEST_WINDOWS) if trace.span_s > 0 else LONGEST_WINDOW_S
+    return min(LONGEST_WINDOW_S, max(SHORTEST_WINDOW_S, trace.span_s / FEWEST_WINDOWS))
 
 
 def window_table(replay: Replay, shares: list[KernelShare], window_s: float) -> pa.Table:

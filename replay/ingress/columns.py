@@ -56,6 +56,7 @@ def read_columns(source: TraceSource, wanted: Iterable[str]) -> CsvRows:
     import pyarrow.csv as pa_csv
 
     _check_header(source)
+    _require_utf8(source)  # also because pyarrow cannot hand over a ragged row that is no text
     columns = [name for name in source.columns if name in set(wanted)]
     ragged: list[pa_csv.InvalidRow] = []
     try:
@@ -68,7 +69,8 @@ def read_columns(source: TraceSource, wanted: Iterable[str]) -> CsvRows:
             ),
         )
     except pa.ArrowInvalid as error:
-        raise _unparsed(source, str(error)) from error
+        reason = str(error).splitlines()[0]
+        raise TraceError(source.where, f"it is not valid CSV ({reason})", "comma-separated rows", "mend or re-export the file") from error
     if ragged:
         row = ragged[0]
         place = source.at(_line_of_row(source, row.number - 1))
@@ -152,15 +154,12 @@ def _keep_first(ragged: list[object], row: object) -> str:
     return "skip"
 
 
-def _unparsed(source: TraceSource, message: str) -> TraceError:
+def _require_utf8(source: TraceSource) -> None:
     try:
-        bytes(source.data).decode("utf-8")
+        source.data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = source.data.count(b"\n", 0, error.start) + 1
-        return TraceError(source.at(line), f"byte {error.start} is not UTF-8", "a CSV file in UTF-8", "save the file as UTF-8")
-    return TraceError(
-        source.where, f"it is not valid CSV ({message.splitlines()[0]})", "comma-separated rows", "mend or re-export the file"
-    )
+        raise TraceError(source.at(line), f"byte {error.start} is not UTF-8", "a CSV file in UTF-8", "save the file as UTF-8") from error
 
 
 def _line_of_row(source: TraceSource, row: int) -> int:

@@ -40,8 +40,7 @@ def normalize(parsed: ParsedRows, source: TraceSource, name: str) -> Trace:
         columns["arrival_s"] = pa.array(arrival_s)
     requests = pa.table(columns)
     _check_prefix_blocks(requests, parsed, source)
-    provenance = _provenance(parsed, source, table.num_rows, set_aside, first, order_notes)
-    trace = build_trace(name=name, requests=requests, provenance=replace(provenance, rows_kept=requests.num_rows))
+    trace = build_trace(name=name, requests=requests, provenance=_provenance(parsed, source, set_aside, first, order_notes))
     if parsed.stated and parsed.stated.digest not in (None, trace.digest):
         got = "rows that differ from the digest written with them"
         raise TraceError(source.where, got, "the rows as they were written", "copy or import the trace again")
@@ -102,6 +101,20 @@ def with_poisson_arrivals(trace: Trace, *, rate_per_s: float, seed: int) -> Trac
     kind: TraceKind = "synthetic" if was.kind == "synthetic" else "reconstructed"
     note = f"arrivals generated: Poisson, {rate_per_s!r} requests per second, seed {seed}"
     return build_trace(name=trace.name, requests=requests, provenance=replace(was, kind=kind, notes=(*was.notes, note)))
+
+
+def stated_as_recorded(trace: Trace, *, origin: str) -> Trace:
+    """Return a trace of unstated origin as a recording, on somebody's word: `origin` says where it was recorded.
+
+    Raises:
+        TraceError: its own provenance says that it is synthetic, or that its arrivals were derived or are missing.
+    """
+    was = trace.provenance
+    if was.kind == "synthetic" or not trace.has_arrivals or any(note.startswith("arrivals generated") for note in was.notes):
+        got = f"a {was.kind} trace" + ("" if trace.has_arrivals else " without arrivals")
+        raise TraceError(trace.name, got, "recorded arrivals and lengths of unstated origin", "leave the origin out")
+    notes = (*was.notes, f"stated as recorded on import; before: {was.kind}, {was.origin}")
+    return build_trace(name=trace.name, requests=trace.requests, provenance=replace(was, kind="recorded", origin=origin, notes=notes))
 
 
 def arrivals_on_grid(gaps_s: np.ndarray) -> np.ndarray:
@@ -192,7 +205,6 @@ def _tie_notes(arrivals: np.ndarray, parsed: ParsedRows) -> tuple[str, ...]:
 def _provenance(
     parsed: ParsedRows,
     source: TraceSource,
-    rows_read: int,
     set_aside: tuple[tuple[str, int], ...],
     first: float | None,
     order_notes: tuple[str, ...],
@@ -201,19 +213,20 @@ def _provenance(
     relative = parsed.clock == "relative" and first is not None and first != 0
     first_s = (first or 0) / NS_PER_S if "arrival_ns" in parsed.table.column_names else first
     rebased = (f"arrivals rebased by {first_s!r} s to the first kept request",) if relative else ()
+    rows_aside = sum(rows for _, rows in set_aside)
     if parsed.stated:
         stated = parsed.stated.provenance
         for reason, rows in set_aside:
             stated = replace(stated, set_aside=_added(stated.set_aside, reason, rows))
         recorded_at = shift_time(stated.recorded_at, first_s or 0.0) if stated.recorded_at and rebased else stated.recorded_at
         changed = tuple(note for note in (*order_notes, *rebased) if note not in stated.notes)
-        return replace(stated, recorded_at=recorded_at, notes=(*stated.notes, *changed))
+        return replace(stated, rows_kept=stated.rows_kept - rows_aside, recorded_at=recorded_at, notes=(*stated.notes, *changed))
     return TraceProvenance(
         kind=parsed.kind,
         origin=f"{parsed.format_name}, {source.file_name}",
         source_digest=source.digest,
-        rows_read=rows_read,
-        rows_kept=rows_read,
+        rows_read=parsed.table.num_rows,
+        rows_kept=parsed.table.num_rows - rows_aside,
         set_aside=set_aside,
         recorded_at=format_ns(int(first), utc=parsed.clock == "utc") if first is not None and parsed.clock != "relative" else None,
         prefix_block_tokens=parsed.prefix_block_tokens,

@@ -24,7 +24,7 @@ def parquet_rows(source: TraceSource) -> pa.Table:
     try:
         table = pq.ParquetFile(pa.BufferReader(source.data)).read().replace_schema_metadata(None)
         table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise TraceError(source.where, "its Parquet pages are damaged", "a whole Parquet file", "copy or write the file again") from error
     return pa.table({name: _column(source, name, table[name].combine_chunks()) for name in table.column_names})
 

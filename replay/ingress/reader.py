@@ -67,7 +67,7 @@ def _described(source: TraceSource, readers: tuple[TraceReader, ...]) -> str:
     """Return what the file's beginning holds, and the format that comes closest."""
     if source.encoding == "other":
         return "it begins with neither a CSV header, a JSON object nor Parquet"
-    shown = [column[:24] for column in source.columns[:6]]
+    shown = ["".join(letter if letter.isprintable() else "?" for letter in column[:24]) for column in source.columns[:6]]
     named = f"{'header' if source.encoding == 'csv' else 'fields'} {', '.join(shown)}{', ...' if len(source.columns) > len(shown) else ''}"
     present = set(source.columns)
     able = [reader for reader in readers if source.encoding in reader.encodings]

@@ -114,7 +114,7 @@ def _parquet_columns(data: bytes, where: str) -> tuple[tuple[str, ...], dict[str
 
     try:
         schema = pq.ParquetFile(pa.BufferReader(data)).schema_arrow
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise TraceError(
             where, "the Parquet footer is damaged or cut off", "a whole Parquet file", "copy or write the file again"
         ) from error

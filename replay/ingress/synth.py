@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from replay import documents
 from replay.errors import SpecError
 from replay.ingress.normalize import arrivals_on_grid, require_positive
 from replay.ingress.parsed import LARGEST_S, MAX_TOKENS
@@ -20,17 +22,17 @@ _LEVELS = (0.0, 0.5, 0.95, 0.99, 1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthFigures:
-    """Percentiles of a length in tokens. Figures are seldom published below the median: `minimum_tokens` is then an assumption."""
+    """Percentiles of a length in tokens. Figures are seldom published below the median: `minimum` is then an assumption."""
 
-    minimum_tokens: int
-    p50_tokens: int
-    p95_tokens: int
-    p99_tokens: int
-    maximum_tokens: int
+    minimum: int
+    p50: int
+    p95: int
+    p99: int
+    maximum: int
 
     def __str__(self) -> str:
-        points = f"p50 {self.p50_tokens}, p95 {self.p95_tokens}, p99 {self.p99_tokens}, max {self.maximum_tokens}"
-        return f"min {self.minimum_tokens}, {points}"
+        points = f"p50 {self.p50}, p95 {self.p95}, p99 {self.p99}, max {self.maximum}"
+        return f"min {self.minimum}, {points}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +49,20 @@ class SynthRecipe:
     output: LengthFigures
 
 
-DEMO_RECIPE = SynthRecipe(
-    figures_of="the Azure LLM inference trace 2023, conversation; own rate and minima",
-    requests_count=6000,
-    rate_per_s=2.5,
-    gap_cv=1.09,
-    prompt=LengthFigures(minimum_tokens=64, p50_tokens=1020, p95_tokens=4083, p99_tokens=4142, maximum_tokens=14050),
-    output=LengthFigures(minimum_tokens=16, p50_tokens=129, p95_tokens=451, p99_tokens=601, maximum_tokens=1000),
-)
-"""The recipe of `traces/demo`: published figures of a real trace, at a rate that one accelerator with an 8B model carries."""
-DEMO_SEED = 20231116
+def read_recipe(path: Path) -> SynthRecipe:
+    """Return the recipe in a TOML file (schema `synth-recipe.v1`; ``traces/demo/recipe.toml`` is one).
+
+    Raises:
+        SpecError: it cannot be read, or a figure is missing, unknown or out of range.
+    """
+    what = "a recipe of a synthetic trace (TOML)"
+    text = documents.decode(documents.read_bytes(path, what), str(path), what)
+    document = documents.parse_toml(text, str(path))
+    documents.check(document, "synth-recipe.v1", str(path), text)
+    lengths = {name: LengthFigures(**document.pop(f"{name}_tokens")) for name in ("prompt", "output")}
+    recipe = SynthRecipe(**document, **lengths)
+    _check(recipe)
+    return recipe
 
 
 def synthesize(recipe: SynthRecipe, *, seed: int, name: str = "synthetic") -> Trace:
@@ -92,7 +98,7 @@ def synthesize(recipe: SynthRecipe, *, seed: int, name: str = "synthetic") -> Tr
 def quantile_tokens(figures: LengthFigures, levels: np.ndarray) -> np.ndarray:
     """Return token counts [levels] at probability levels in [0, 1]: exact at the figures, log-linear between, whole, never decreasing."""
     knots = np.array(
-        [figures.minimum_tokens, figures.p50_tokens, figures.p95_tokens, figures.p99_tokens, figures.maximum_tokens], dtype=np.float64
+        [figures.minimum, figures.p50, figures.p95, figures.p99, figures.maximum], dtype=np.float64
     )
     lengths: np.ndarray = np.rint(np.exp(np.interp(levels, _LEVELS, np.log(knots)))).astype(np.int64)
     return lengths
@@ -123,6 +129,6 @@ def _check(recipe: SynthRecipe) -> None:
     if not (np.isfinite(recipe.gap_cv) and 0 <= recipe.gap_cv <= 100):
         raise SpecError("gap_cv", f"the value {recipe.gap_cv}", "a number from 0 to 100", "correct it")
     for name, figures in (("prompt", recipe.prompt), ("output", recipe.output)):
-        points = (figures.minimum_tokens, figures.p50_tokens, figures.p95_tokens, figures.p99_tokens, figures.maximum_tokens)
+        points = (figures.minimum, figures.p50, figures.p95, figures.p99, figures.maximum)
         if not 1 <= points[0] <= points[1] <= points[2] <= points[3] <= points[4] <= MAX_TOKENS:
             raise SpecError(f"{name} lengths", str(figures), f"1 <= min <= p50 <= p95 <= p99 <= max <= {MAX_TOKENS}", "correct the figures")

@@ -81,7 +81,7 @@ OPTIONS = [
     (
         "a rate for a trace with arrivals",
         ("trace", "import", "trace.parquet", "--out", "x.parquet", "--rate", "3"),
-        "arrival times of its own",
+        "recorded arrivals are never replaced",
     ),
     ("an empty window", ("trace", "slice", "trace.parquet", "--out", "x.parquet", "--start", "5", "--end", "2"), "a time after --start"),
     ("csv out", ("trace", "import", "trace.parquet", "--out", "x.csv"), "provenance"),
@@ -101,7 +101,7 @@ def test_outside_a_project_the_missing_option_is_named(empty):
 
 TRACES = [
     ("empty", "", "empty"),
-    ("header only", "arrival_s,prompt_tokens,output_tokens\n", "no requests"),
+    ("header only", "arrival_s,prompt_tokens,output_tokens\n", "a header without rows"),
     ("unknown format", "a,b,c\n1,2,3\n", "format"),
     ("negative time", "arrival_s,prompt_tokens,output_tokens\n-1,2,3\n", "arrival_s"),
     ("nan", "arrival_s,prompt_tokens,output_tokens\nnan,2,3\n", "arrival_s"),
@@ -123,7 +123,7 @@ def test_a_bad_trace_is_one_sentence(project, content, says):
 
 BUNDLES = [
     ("not json", "{", "not valid JSON"),
-    ("a list", "[1]", "not valid TOML"),
+    ("a list", "[1]", "it has no name"),
     ("another document", "{}", "has no 'schema_version'"),
     ("newer schema", json.dumps({"schema_version": "2", "mapping": {}, "model": {}, "cells": [], "seed": "0"}), "schema_version is"),
     ("nan inside", '{"schema_version": NaN}', "NaN"),

@@ -133,6 +133,12 @@ def test_the_plan_in_the_document_has_the_digest_it_states():
     assert canonical_json(plan)
 
 
+def test_whole_percentiles_are_written_as_whole_numbers():
+    text = '[blocking]\nttft_s = { p95 = 0.03, "p99.9" = 0.03 }'
+    written = [json.dumps(claim["percentile"]) for claim in gate([(BASELINE, BASELINE)], text)["predicate"]["claims"]]
+    assert written == ["95", "99.9"]
+
+
 def test_what_got_better_is_named_and_never_pays_for_what_got_worse():
     candidate = slower(slower(BASELINE, 0.5, ["ttft_s"]), 1.5, ["tpot_s"])
     predicate = gate([(BASELINE, candidate)])["predicate"]

@@ -2,11 +2,14 @@
 
 import gzip
 import json
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from replay.errors import InputError, SchemaError, TraceError
 from replay.ingress.reader import read_trace
@@ -310,3 +313,36 @@ def test_missing_files_and_folders_are_errors(tmp_path):
         read_trace(tmp_path / "absent.csv")
     with pytest.raises(TraceError, match="a folder"):
         read_trace(tmp_path)
+
+
+def parquet_bytes() -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"prompt_tokens": [3, 4], "output_tokens": [5, 6], "session_id": ["a", None]}), sink)
+    return sink.getvalue().to_pybytes()
+
+
+WHOLE = [text.encode() * 2 for text in (AZURE, BURST, VIDUR, NATIVE, MOONCAKE, AIBRIX, VLLM, stated() + ROWS)]
+WHOLE += [parquet_bytes(), gzip.compress(MOONCAKE.encode())]
+SPLINTERS = st.binary(max_size=4) | st.sampled_from(
+    [b"NaN", b"null", b"-1", b"1e999", b'"', b",", b"\r", b"\n", b"{", b"[", b"\0", b"9" * 25, b"\\ud800"]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    content=st.sampled_from(WHOLE),
+    edits=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 9), SPLINTERS), min_size=1, max_size=4),
+)
+def test_a_file_damaged_anywhere_gives_a_trace_or_one_sentence_and_nothing_else(content, edits):
+    for place, length, splinter in edits:
+        start = int(place * len(content))
+        content = content[:start] + splinter + content[start + length :]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "damaged"
+        path.write_bytes(content)
+        try:
+            trace = read_trace(path)
+        except InputError as error:
+            assert_is_one_helpful_sentence(error, path)
+        else:
+            assert trace.provenance.rows_kept == trace.requests.num_rows

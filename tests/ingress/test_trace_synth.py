@@ -13,11 +13,16 @@ from replay import documents
 from replay.errors import SpecError
 from replay.ingress.reader import read_trace
 from replay.ingress.summary import summarize
-from replay.ingress.synth import DEMO_RECIPE, DEMO_SEED, LengthFigures, quantile_tokens, synthesize
+from replay.ingress.synth import LengthFigures, quantile_tokens, read_recipe, synthesize
+
+
+DEMO = documents.shipped_path("traces") / "demo"
+DEMO_RECIPE = read_recipe(DEMO / "recipe.toml")
+DEMO_SEED = 20231116
 
 
 def test_the_quantile_function_passes_through_every_figure():
-    figures = LengthFigures(minimum_tokens=64, p50_tokens=1020, p95_tokens=4083, p99_tokens=4142, maximum_tokens=14050)
+    figures = LengthFigures(minimum=64, p50=1020, p95=4083, p99=4142, maximum=14050)
     assert quantile_tokens(figures, np.array([0, 0.5, 0.95, 0.99, 1.0])).tolist() == [64, 1020, 4083, 4142, 14050]
     assert quantile_tokens(figures, np.array([0.25])).tolist() == [round((64 * 1020) ** 0.5)]
 
@@ -76,8 +81,8 @@ def test_a_synthetic_trace_is_labelled_with_its_recipe_and_seed():
         ({"requests_count": 0}, "requests_count"),
         ({"gap_cv": -0.1}, "gap_cv"),
         ({"gap_cv": float("inf")}, "gap_cv"),
-        ({"prompt": dataclasses.replace(DEMO_RECIPE.prompt, minimum_tokens=0)}, "prompt lengths"),
-        ({"output": dataclasses.replace(DEMO_RECIPE.output, p95_tokens=128)}, "output lengths"),
+        ({"prompt": dataclasses.replace(DEMO_RECIPE.prompt, minimum=0)}, "prompt lengths"),
+        ({"output": dataclasses.replace(DEMO_RECIPE.output, p95=128)}, "output lengths"),
     ],
 )
 def test_a_recipe_without_sense_is_an_error(changes, finding):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gates.statistics.blocks import block_counts, block_length, block_sums, draw_blocks, multiplicities
 from gates.statistics.tails import Sample, resampled_percentiles
+from replay.assembly.percentile import percentile
 from replay.seeds import stream
 
 
@@ -73,6 +74,15 @@ def test_values_in_a_burst_are_found_even_where_most_resamples_miss_the_burst():
     draw = drawn(2000, replicates=200)
     (found,) = resampled_percentiles(draw, [Sample(values=values, positions=np.arange(2000), percents=(99.0,))])
     assert set(np.unique(found)) == {1.0, 1000.0}
+
+
+@pytest.mark.parametrize("percent", [0.1, 50.0, 95.0, 99.0, 99.9, 99.99])
+def test_ranks_of_many_sizes_follow_the_products_definition_of_a_percentile(percent):
+    values = np.arange(20_001, dtype=float)
+    for size in (1, 2, 19, 20, 99, 100, 101, 2001, 10_050, 20_001):
+        draw = draw_blocks(size, length=1, replicates=1, generator=stream(0, "bootstrap"))
+        (found,) = resampled_percentiles(draw, [Sample(values=values[:size], positions=np.arange(size), percents=(percent,))])
+        assert found[0, 0] == percentile(values[written_out(draw, 0)], percent)
 
 
 def test_the_same_seed_gives_the_same_blocks_and_another_seed_others():

@@ -1,0 +1,150 @@
+"""Metrics, layers, windows and summary against figures worked by hand."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from replay.assembly.assemble import assemble, summary
+from replay.assembly.layers import share_kernels
+from replay.assembly.metrics import request_metrics
+from replay.assembly.run import LAYERS_SCHEMA, METRICS_SCHEMA, WINDOWS_SCHEMA
+from replay.assembly.windows import window_length_s
+from replay.errors import InvariantError
+from replay.execution.engine import replay
+from tests.step_tables import captured_table, constant_table, linear_table, make_limits, make_pool, make_trace
+
+
+def assembled(trace, table, **more):
+    return assemble(
+        trace=trace, table=table, replayed=replay(trace, table, **more), model="m", hardware="h", mapping_digest="sha256:0", seed=1, **more
+    )
+
+
+def rows(table, key):
+    return {row[key]: row for row in table.to_pylist()}
+
+
+def test_metrics_count_from_the_scheduled_arrival():
+    trace = make_trace([0.0, 0.5, 3.25], [4, 4, 4], [3, 1, 50])
+    table = constant_table(1.0, limits=make_limits(max_running=1, max_context_tokens=20))
+    metrics = request_metrics(replay(trace, table))
+    assert metrics.schema.equals(METRICS_SCHEMA)
+    first, second, never = metrics.to_pylist()
+    assert [first[name] for name in ("queue_s", "ttft_s", "tpot_s", "itl_s", "e2e_s")] == [0.0, 1.0, 1.0, 1.0, 3.0]
+    assert [second[name] for name in ("queue_s", "ttft_s", "tpot_s", "itl_s", "e2e_s")] == [2.5, 3.5, None, None, 3.5]
+    assert [never[name] for name in ("queue_s", "ttft_s", "tpot_s", "itl_s", "e2e_s")] == [None] * 5
+    assert never["status"] == "never_fits"
+
+
+def test_time_per_token_is_the_mean_gap_and_itl_the_worst():
+    # Blocks of four tokens: the second request loses its place at 2 s and returns at 4 s (see the schedules worked by hand).
+    trace = make_trace([0.0, 0.0], [7, 5], [4, 5])
+    table = constant_table(1.0, limits=make_limits(max_running=2, max_batched_tokens=16), pool=make_pool(blocks_count=4, block_tokens=4))
+    second = request_metrics(replay(trace, table)).to_pylist()[1]
+    assert (second["tpot_s"], second["itl_s"], second["preemptions_per_request"]) == ((7 - 1) / 4, 3.0, 1)
+
+
+def test_layers_hold_time_stall_and_flops_of_their_kernels_and_the_host_the_rest():
+    # Two steps of one sequence: 6 prompt tokens, then 1. The body needs max(0.5 + 0.25 x tokens, 1.5) s; launching takes 1.75 s.
+    table = linear_table(
+        step_s=0.5, per_token_s=0.25, memory_step_s=1.5, per_sequence_s=0.125, per_pair_s=0.0625, host_launch_s=1.75, launches_count=1
+    )
+    run = assembled(make_trace([0.0], [6], [2]), table)
+    assert run.layers.schema.equals(LAYERS_SCHEMA)
+    layers = rows(run.layers, "layer_type")
+    assert list(layers) == ["mlp", "lm_head", "attention", "host"]
+    mlp, attention, host = layers["mlp"], layers["attention"], layers["host"]
+    assert (mlp["time_s"], mlp["compute_s"], mlp["memory_s"]) == (2.0 + 1.5, 2.0 + 0.75, 3.0)
+    assert (mlp["memory_stall_s"], mlp["memory_stall_ratio"]) == (0.75, 0.75 / 3.5)
+    assert (mlp["flops"], mlp["bytes"]) == (7.0, 200.0)
+    assert (layers["lm_head"]["time_s"], layers["lm_head"]["flops"]) == (0.25, 2.0)
+    assert (attention["time_s"], attention["flops"], attention["bytes"]) == (21 * 0.0625, 21 + 7, 6 + 7)
+    assert (host["time_s"], host["launch_s"], host["memory_stall_ratio"]) == (1.75 - (1.5 + 0.125), 1.75 - (1.5 + 0.125), 0.0)
+    assert run.busy_s == sum(layer["time_s"] for layer in layers.values())
+
+
+def test_padding_of_a_captured_graph_costs_time_but_counts_no_flops():
+    limits = make_limits(max_batched_tokens=8)
+    trace = make_trace([0.0], [1], [4])
+    padded = assembled(trace, linear_table(per_token_s=1.0, limits=limits, capture=captured_table(limits, [8])))
+    exact = assembled(trace, linear_table(per_token_s=1.0, limits=limits))
+    assert (padded.busy_s, exact.busy_s) == (32.0, 4.0)
+    assert rows(padded.layers, "layer_type")["mlp"]["flops"] == rows(exact.layers, "layer_type")["mlp"]["flops"] == 4.0
+
+
+def test_a_kernel_factor_scales_the_layers_as_it_scaled_the_replay():
+    trace, table = make_trace([0.0], [6], [2]), linear_table(step_s=0.5, memory_step_s=1.5)
+    slow = rows(assembled(trace, table, kernel_factors={"body": 2.0}).layers, "layer_type")["mlp"]
+    assert (slow["time_s"], slow["memory_stall_s"], slow["flops"]) == (6.0, 4.0, 7.0)
+
+
+def test_another_table_or_factor_than_the_replays_own_is_a_bug():
+    trace, table = make_trace([0.0], [6], [2]), constant_table(1.0)
+    result = replay(trace, table)
+    with pytest.raises(InvariantError, match="the replay took 2"):
+        share_kernels(result, constant_table(1.0 + 1e-6))
+    with pytest.raises(InvariantError, match="the replay took 2"):
+        share_kernels(result, table, kernel_factors={"body": 1.01})
+
+
+def test_a_step_belongs_to_the_window_where_it_starts_and_idle_windows_are_present():
+    # Windows of 1 s over a span of 25 s. Steps of 0.75 s: two from time 0 on, one at the end; a second request arrives at 25 s.
+    run = assembled(make_trace([0.0, 25.0], [3, 5], [2, 1]), constant_table(0.75))
+    assert run.window_s == 1.0
+    assert run.windows.schema.equals(WINDOWS_SCHEMA)
+    assert run.windows["window"].to_pylist() == [window for window in range(26) for _ in range(5)]
+    assert run.windows["layer_type"].to_pylist() == ["mlp", "lm_head", "attention", "host", "all"] * 26
+    whole = run.windows.filter(pa.compute.equal(run.windows["layer_type"], "all")).to_pylist()
+    assert [(row["time_s"], row["tokens"]) for row in whole] == [(1.5, 3 + 2), *[(0.0, 0)] * 24, (0.75, 5 + 1)]
+    assert (whole[0]["flops"], whole[-1]["flops"]) == (4 + 2 + 6 + 4, 5 + 1 + 15)
+
+
+def test_windows_reach_to_the_last_step_of_an_overload():
+    run = assembled(make_trace([0.0, 1.0], [3, 3], [1, 9]), constant_table(2.0))
+    assert run.window_s == 0.1
+    whole = run.windows.filter(pa.compute.equal(run.windows["layer_type"], "all"))
+    assert whole.num_rows == 181  # the last step starts at 18 s
+    assert whole["time_s"].to_numpy().sum() == run.busy_s == 20.0
+
+
+@pytest.mark.parametrize(("span_s", "window_s"), [(0.0, 0.1), (1e-300, 0.1), (5.0, 0.2), (1000.0, 40.0), (1500.0, 60.0), (86400.0, 60.0)])
+def test_window_length_depends_on_the_span_of_the_trace_alone(span_s, window_s):
+    assert window_length_s(make_trace([0.0, span_s], [1, 1], [1, 1])) == window_s
+
+
+def test_the_summary_is_worked_out_over_busy_time_and_over_the_span():
+    # Served one at a time from 0, 1 and 10 s in steps of one second: busy for 6 s of 12 s.
+    trace = make_trace([0.0, 1.0, 10.0, 11.0], [4, 4, 4, 99], [2, 2, 2, 2])
+    table = constant_table(1.0, limits=make_limits(max_running=1, max_context_tokens=100), reference_flops_per_s=10.0)
+    figures = summary(assembled(trace, table))
+    flops = 3 * (5 + 2 + 15)
+    assert figures["requests_count"] == 4
+    assert figures["completed_count"] == 3
+    assert figures["rejected"] == {"context_limit": 1}
+    assert figures["steps_count"] == 6
+    assert (figures["busy_s"], figures["span_s"], figures["busy_ratio"]) == (6.0, 12.0, 0.5)
+    assert figures["tokens"] == 18
+    assert (figures["throughput_tokens_per_s"], figures["wall_throughput_tokens_per_s"]) == (3.0, 1.5)
+    assert (figures["flops"], figures["sustained_flops_per_s"]) == (flops, flops / 6)
+    assert (figures["mfu_ratio"], figures["wall_mfu_ratio"]) == (flops / 60, flops / 120)
+    assert figures["memory_stall_ratio"] == {"mlp": 0.0, "lm_head": 0.0, "attention": 0.0, "host": 0.0, "all": 0.0}
+    assert figures["percentiles"]["queue_s"] == {"p50": 0.0, "p95": 1.0, "p99": 1.0}
+    assert figures["percentiles"]["tpot_s"] == {"p50": 1.0, "p95": 1.0, "p99": 1.0}
+
+
+def test_a_run_in_which_nothing_fits_has_empty_tables_and_no_percentiles():
+    run = assembled(make_trace([0.0, 30.0], [3, 3], [1, 1]), constant_table(1.0, pool=make_pool(blocks_count=0)))
+    assert run.rejected == (("kv_capacity", 2),)
+    assert run.busy_s == 0.0
+    assert set(run.layers["time_s"].to_pylist()) == {0.0}
+    assert run.windows.num_rows == 26 * 5
+    figures = summary(run)
+    assert figures["percentiles"]["ttft_s"] == {"p50": None, "p95": None, "p99": None}
+    assert (figures["busy_ratio"], figures["mfu_ratio"], figures["completed_count"]) == (0.0, 0.0, 0)
+
+
+def test_reasons_for_rejection_name_the_limit_that_binds_first():
+    table = constant_table(1.0, limits=make_limits(max_context_tokens=20), pool=make_pool(blocks_count=2, block_tokens=4))
+    run = assembled(make_trace([0.0] * 3, [30, 10, 4], [1, 1, 4]), table)
+    assert run.rejected == (("context_limit", 1), ("kv_capacity", 1))
+    assert np.isfinite(run.requests["e2e_s"][2].as_py())

@@ -1,0 +1,210 @@
+"""Laws that every replay obeys, whatever the trace and the table."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replay.assembly.assemble import assemble
+from replay.execution.engine import replay
+from tests.execution.replay_cases import columns, completed, replay_cases
+from tests.step_tables import linear_table, make_limits, make_pool, make_trace
+
+LAW = settings(max_examples=60, deadline=None)
+
+
+def scaled(table, factor):
+    """The table with every time multiplied by a factor."""
+
+    def stretch(part):
+        names = [name for name in part.column_names if name.endswith("_s") or "_s_per_" in name]
+        for name in names:
+            part = part.set_column(part.column_names.index(name), name, pa.array(part[name].to_numpy() * factor))
+        return part
+
+    parts = {name: stretch(getattr(table, name)) for name in ("token_terms", "sequence_terms", "decode_terms", "prefill_terms")}
+    return replace(table, **parts, host_launch_s=table.host_launch_s * factor, host_graph_launch_s=table.host_graph_launch_s * factor)
+
+
+def retimed(trace, arrival_s):
+    requests = trace.requests
+    return make_trace(arrival_s, requests["prompt_tokens"].to_numpy(), requests["output_tokens"].to_numpy())
+
+
+def assembled(trace, table):
+    return assemble(trace=trace, table=table, replayed=replay(trace, table), model="m", hardware="h", mapping_digest="sha256:0", seed=1)
+
+
+@LAW
+@given(replay_cases())
+def test_every_request_is_reported_once_served_or_never_fitting(case):
+    trace, table = case
+    requests = replay(trace, table).requests
+    for name in ("request_id", "arrival_s", "prompt_tokens", "output_tokens"):
+        assert requests[name].to_pylist() == trace.requests[name].to_pylist()
+    for row in requests.to_pylist():
+        absent = [row[name] is None for name in ("first_scheduled_s", "first_token_s", "finish_s")]
+        assert absent == [row["status"] == "never_fits"] * 3
+        assert (row["worst_itl_s"] is None) == (row["status"] == "never_fits" or row["output_tokens"] == 1)
+
+
+@LAW
+@given(replay_cases())
+def test_times_of_a_request_are_in_order(case):
+    served = completed(replay(*case).requests)
+    assert (served["arrival_s"] <= served["first_scheduled_s"]).all()
+    assert (served["first_scheduled_s"] < served["first_token_s"]).all()
+    assert (served["first_token_s"] <= served["finish_s"]).all()
+
+
+@LAW
+@given(replay_cases())
+def test_requests_are_first_scheduled_in_the_order_they_arrive(case):
+    assert (np.diff(completed(replay(*case).requests)["first_scheduled_s"]) >= 0).all()
+
+
+@LAW
+@given(replay_cases())
+def test_steps_do_not_overlap_and_the_engine_is_idle_only_when_it_has_nothing_to_run(case):
+    result = replay(*case)
+    steps, served = columns(result.steps), completed(result.requests)
+    assert (steps["end_s"] > steps["start_s"]).all()
+    starts = steps["start_s"]
+    ends = np.concatenate([[0.0], steps["end_s"]])[: len(starts)]
+    for start_s, previous_end_s in zip(starts, ends, strict=True):
+        assert start_s >= previous_end_s
+        if start_s > previous_end_s:
+            arrived = served["arrival_s"] <= previous_end_s
+            assert (served["finish_s"][arrived] <= previous_end_s).all()
+            assert start_s == served["arrival_s"][~arrived].min()
+
+
+@LAW
+@given(replay_cases())
+def test_a_step_stays_within_budget_seats_and_pool(case):
+    trace, table = case
+    steps = columns(replay(trace, table).steps)
+    assert (steps["tokens"] >= 1).all()
+    assert (steps["tokens"] <= table.limits.max_batched_tokens).all()
+    assert (steps["sequences"] <= steps["running"]).all()
+    assert (steps["running"] <= table.limits.max_running).all()
+    assert (steps["kv_blocks"] >= steps["running"]).all()
+    assert (steps["kv_blocks"] <= table.pool.blocks_count).all()
+    assert (steps["tokens"] == steps["decode_sequences"] + steps["prefill_tokens"]).all()
+
+
+@LAW
+@given(replay_cases())
+def test_running_and_waiting_are_the_requests_that_arrived_and_did_not_finish(case):
+    result = replay(*case)
+    steps, served = columns(result.steps), completed(result.requests)
+    for start_s, present in zip(steps["start_s"], steps["running"] + steps["waiting"], strict=True):
+        assert present == (served["arrival_s"] <= start_s).sum() - (served["finish_s"] <= start_s).sum()
+
+
+@LAW
+@given(replay_cases(ample=True))
+def test_nobody_waits_while_a_step_has_budget_and_a_seat_left(case):
+    trace, table = case
+    steps = columns(replay(trace, table).steps)
+    full = (steps["tokens"] == table.limits.max_batched_tokens) | (steps["running"] == table.limits.max_running)
+    assert full[steps["waiting"] > 0].all()
+
+
+@LAW
+@given(replay_cases())
+def test_tokens_are_conserved(case):
+    result = replay(*case)
+    steps, served = columns(result.steps), completed(result.requests)
+    new_tokens = steps["tokens"] - steps["recomputed_tokens"]
+    assert new_tokens.sum() == (served["prompt_tokens"] + served["output_tokens"] - 1).sum()
+    assert steps["output_tokens"].sum() == served["output_tokens"].sum()
+    assert steps["preemptions"].sum() == served["preemptions"].sum()
+    assert (steps["recomputed_tokens"] <= steps["prefill_tokens"]).all()
+
+
+@LAW
+@given(replay_cases(), st.integers(1, 40))
+def test_all_blocks_are_returned(case, prompt_tokens):
+    trace, table = case
+    first = replay(trace, table)
+    late_s = 1.0 + (first.steps["end_s"][-1].as_py() if first.steps.num_rows else 0.0)
+    fields = {name: trace.requests[name].to_pylist() for name in ("arrival_s", "prompt_tokens", "output_tokens")}
+    late = max(late_s, fields["arrival_s"][-1] + 1.0)
+    longer = make_trace([*fields["arrival_s"], late], [*fields["prompt_tokens"], prompt_tokens], [*fields["output_tokens"], 1])
+    result = replay(longer, table)
+    lone = [step["kv_blocks"] for step in result.steps.to_pylist() if step["start_s"] >= late]
+    blocks = -(-prompt_tokens // table.pool.block_tokens)
+    assert lone == sorted(lone)
+    assert lone[-1:] in ([blocks], [])
+    assert bool(lone) == (result.requests["status"][-1].as_py() == "completed")
+
+
+@LAW
+@given(replay_cases(), st.randoms(use_true_random=False))
+def test_shuffling_rows_with_distinct_arrivals_changes_nothing(case, random):
+    trace, table = case
+    count = trace.requests.num_rows
+    in_order = retimed(trace, trace.requests["arrival_s"].to_numpy() + np.arange(count) * 1e-3)
+    places = list(range(count))
+    random.shuffle(places)
+    shuffled = replace(in_order, requests=in_order.requests.take(places))
+    expected, result = replay(in_order, table), replay(shuffled, table)
+    assert result.requests == expected.requests.take(places)
+    assert result.steps == expected.steps
+
+
+@LAW
+@given(replay_cases(), st.sampled_from([0.25, 2.0, 1024.0]))
+def test_scaling_all_times_scales_all_times(case, factor):
+    trace, table = case
+    slow = replay(retimed(trace, trace.requests["arrival_s"].to_numpy() * factor), scaled(table, factor))
+    for before, after in zip((replay(trace, table).requests, replay(trace, table).steps), (slow.requests, slow.steps), strict=True):
+        for name in before.column_names:
+            old = before[name].to_pylist()
+            want = [None if value is None else value * factor for value in old] if name.endswith("_s") else old
+            assert after[name].to_pylist() == want, name  # a power of two: no rounding
+
+
+@LAW
+@given(replay_cases())
+def test_layer_times_add_up_to_busy_time_and_windows_to_layers(case):
+    run = assembled(*case)
+    busy_s = run.busy_s
+    np.testing.assert_allclose(run.layers["time_s"].to_numpy().sum(), busy_s, rtol=1e-9, atol=1e-12)
+    for layer in run.layers.to_pylist():
+        windows = columns(run.windows.filter(pa.compute.equal(run.windows["layer_type"], layer["layer_type"])))
+        for name in ("time_s", "memory_stall_s", "flops"):
+            np.testing.assert_allclose(windows[name].sum(), layer[name], rtol=1e-9, atol=1e-12)
+        assert -1e-12 <= layer["memory_stall_s"] <= layer["time_s"] * (1 + 1e-12)
+    whole = columns(run.windows.filter(pa.compute.equal(run.windows["layer_type"], "all")))
+    np.testing.assert_allclose(whole["time_s"].sum(), busy_s, rtol=1e-9, atol=1e-12)
+    served = completed(run.requests)
+    assert whole["tokens"].sum() == (served["prompt_tokens"] + served["output_tokens"]).sum()
+
+
+@LAW
+@given(replay_cases(ample=True), st.integers(1, 5), st.integers(1, 64))
+def test_needed_flops_belong_to_the_trace_and_not_to_the_schedule(case, max_running, max_batched_tokens):
+    trace, _ = case
+    limits = make_limits(max_running, max_batched_tokens)
+    run = assembled(trace, linear_table(step_s=0.01, limits=limits))
+    prompt, output = (trace.requests[name].to_numpy() for name in ("prompt_tokens", "output_tokens"))
+    cached = prompt + output - 1
+    expected = {"mlp": cached.sum(), "lm_head": output.sum(), "attention": (cached * (cached + 1) // 2).sum(), "host": 0}
+    assert dict(zip(run.layers["layer_type"].to_pylist(), run.layers["flops"].to_pylist(), strict=True)) == expected
+
+
+def test_recomputation_adds_time_but_no_flops():
+    trace = make_trace([0.0, 0.0], [7, 5], [4, 5])
+    limits = make_limits(max_running=2, max_batched_tokens=16)
+    roomy = assembled(trace, linear_table(step_s=1.0, limits=limits))
+    tight = assembled(trace, linear_table(step_s=1.0, limits=limits, pool=make_pool(blocks_count=4, block_tokens=4)))
+    assert tight.busy_s > roomy.busy_s
+    flops = [dict(zip(run.layers["layer_type"].to_pylist(), run.layers["flops"].to_pylist(), strict=True)) for run in (roomy, tight)]
+    for layer in ("mlp", "lm_head"):
+        assert flops[0][layer] == flops[1][layer]
+    # Of the seven recomputed tokens' 28 pairs, 1/7 counts as new; the only new token really has 7.
+    assert flops[1]["attention"] == flops[0]["attention"] - 7 + 28 / 7
