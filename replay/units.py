@@ -24,7 +24,7 @@ def format_bytes(count: float) -> str:
     """Return a size for people in binary units: ``15.0 GiB``, ``3.2 MiB``, ``12 B``."""
     for size, unit in ((GIB_BYTES, "GiB"), (MIB_BYTES, "MiB"), (1024, "KiB")):
         if abs(count) >= size:
-            return f"{count / size:.3g} {unit}"
+            return f"{count / size:.4g} {unit}"
     return f"{count:.0f} B"
 
 

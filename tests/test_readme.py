@@ -1,0 +1,58 @@
+"""The README's commands run as written, in order, in a copy of the sample project, with the exit codes it states."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gates.cli import main
+from replay.documents import shipped_path
+
+README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+
+
+def console_commands():
+    """Return (arguments, exit code) of every `$ replay ...` line that works inside the sample project."""
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL):
+        for line in block.splitlines():
+            command, _, note = line.removeprefix("$ ").partition("    # exit ")
+            if command.startswith("replay ") and "&&" not in command:
+                found.append((shlex.split(command)[1:], int(note or 0)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("readme") / "my-project"
+    shutil.copytree(shipped_path("traces") / "demo", folder, ignore=shutil.ignore_patterns("replay-out"))
+    return folder
+
+
+def test_the_readme_shows_commands():
+    assert len(console_commands()) >= 7
+
+
+@pytest.mark.parametrize(("arguments", "code"), console_commands(), ids=lambda value: " ".join(value) if isinstance(value, list) else None)
+def test_a_readme_command_runs_as_written(sample, monkeypatch, arguments, code):
+    monkeypatch.chdir(sample)
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code, result.output
+
+
+def test_the_verdict_shown_in_the_readme_is_what_the_demo_prints(sample, monkeypatch):
+    monkeypatch.chdir(sample)
+    shown = re.search(r"```text\n(.*?)```", README, re.DOTALL)[1].splitlines()
+    printed = CliRunner().invoke(main, ["gate"]).output
+    for line in shown:
+        assert line in printed or line == "...", line
+
+
+def test_every_path_the_readme_names_exists():
+    root = Path(__file__).resolve().parents[1]
+    for name in re.findall(r"`((?:replay|gates|traces|schemas|bench|\.github)/[\w./-]*)`", README):
+        if not name.startswith("replay/catalog/hardware/") or (root / name).exists():
+            assert (root / name).exists(), name
