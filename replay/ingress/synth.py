@@ -59,8 +59,8 @@ def read_recipe(path: Path) -> SynthRecipe:
     text = documents.decode(documents.read_bytes(path, what), str(path), what)
     document = documents.parse_toml(text, str(path))
     documents.check(document, "synth-recipe.v1", str(path), text)
-    lengths = {name: LengthFigures(**document.pop(f"{name}_tokens")) for name in ("prompt", "output")}
-    recipe = SynthRecipe(**document, **lengths)
+    prompt, output = (LengthFigures(**document.pop(f"{name}_tokens")) for name in ("prompt", "output"))
+    recipe = SynthRecipe(**document, prompt=prompt, output=output)
     _check(recipe)
     return recipe
 
@@ -97,9 +97,7 @@ def synthesize(recipe: SynthRecipe, *, seed: int, name: str = "synthetic") -> Tr
 
 def quantile_tokens(figures: LengthFigures, levels: np.ndarray) -> np.ndarray:
     """Return token counts [levels] at probability levels in [0, 1]: exact at the figures, log-linear between, whole, never decreasing."""
-    knots = np.array(
-        [figures.minimum, figures.p50, figures.p95, figures.p99, figures.maximum], dtype=np.float64
-    )
+    knots = np.array([figures.minimum, figures.p50, figures.p95, figures.p99, figures.maximum], dtype=np.float64)
     lengths: np.ndarray = np.rint(np.exp(np.interp(levels, _LEVELS, np.log(knots)))).astype(np.int64)
     return lengths
 

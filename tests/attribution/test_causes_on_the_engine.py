@@ -31,7 +31,9 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def replayer():
-    trace = synthesize(replace(read_recipe(shipped_path("traces") / "demo" / "recipe.toml"), requests_count=250, rate_per_s=3.0), seed=1, name="t")
+    trace = synthesize(
+        replace(read_recipe(shipped_path("traces") / "demo" / "recipe.toml"), requests_count=250, rate_per_s=3.0), seed=1, name="t"
+    )
     return Replayer(trace=trace, model=LLAMA_8B, hardware=read_hardware("a100-sxm-80gb"), seed=0)
 
 

@@ -15,7 +15,6 @@ from replay.ingress.reader import read_trace
 from replay.ingress.summary import summarize
 from replay.ingress.synth import LengthFigures, quantile_tokens, read_recipe, synthesize
 
-
 DEMO = documents.shipped_path("traces") / "demo"
 DEMO_RECIPE = read_recipe(DEMO / "recipe.toml")
 DEMO_SEED = 20231116
