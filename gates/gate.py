@@ -77,7 +77,7 @@ def _judge_cell(
     own = (*request.findings, *_foreign_trace(cell))
 
     def findings_on(run: Run) -> tuple[Finding, ...]:
-        evidence = Evidence(baseline=baseline, candidate=run, provenance=cell.trace.provenance, policy=request.policy)
+        evidence = Evidence(baseline=baseline, candidate=run, provenance=cell.trace.provenance, policy=request.policy, as_of=request.as_of)
         return (*own, *run_checks(evidence))
 
     def judgement_of(_: MappingSpec, run: Run) -> Judgement:

@@ -114,6 +114,7 @@ class Plan:
             "warning_beyond": policy.warning_beyond,
             "minimum_windows": policy.minimum_windows,
             "allow_synthetic": policy.allow_synthetic,
+            "max_trace_age_days": policy.max_trace_age_days,
             "strata": sorted({claim.spec.stratum for cell in self.cells for claim in cell.claims}),
             "slo": None if policy.slo is None else {name: getattr(policy.slo, name) for name in policy.slo.__slots__},
             "rules": dict(RULES),

@@ -47,6 +47,8 @@ class PolicySpec:
     layer_claims: tuple[ClaimSpec, ...]
     """Claims asked about every layer type of a cell's model (their own `layer_type` is None)."""
     slo: SloLimits | None = None
+    max_trace_age_days: float | None = None
+    """Oldest recording that may support a decision; None does not limit."""
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form that is digested: every figure and every claim."""
@@ -109,6 +111,7 @@ class _Policy:
             claims=tuple(claims),
             layer_claims=tuple(layer_claims),
             slo=slo,
+            max_trace_age_days=figures.get("max_trace_age_days"),
         )
 
     def _section(self, figures: dict[str, Any], section: str, bins: tuple[PromptBin, ...]) -> Iterator[ClaimSpec]:

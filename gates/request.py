@@ -57,5 +57,6 @@ class GateRequest:
     seed: int
     jobs: int = 1
     as_of: str | None = None
+    """ISO time that ages are counted from, where the policy limits one or the command line gives it."""
     findings: tuple[Finding, ...] = ()
     """About the inputs as a whole; they count in every cell."""

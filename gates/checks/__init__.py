@@ -5,12 +5,13 @@ Open `check.py` for what a check is; every other file is one family.
 
 from __future__ import annotations
 
+from gates.checks.ages import trace_age
 from gates.checks.capacity import requests_rejected
 from gates.checks.check import Check, Evidence
 from gates.checks.evidence import arms_comparable, requests_present, trace_provenance
 from gates.finding import Finding
 
-CHECKS: tuple[Check, ...] = (requests_present, arms_comparable, trace_provenance, requests_rejected)
+CHECKS: tuple[Check, ...] = (requests_present, arms_comparable, trace_provenance, trace_age, requests_rejected)
 
 
 def run_checks(evidence: Evidence, checks: tuple[Check, ...] = CHECKS) -> tuple[Finding, ...]:

@@ -22,6 +22,8 @@ class Evidence:
     candidate: Run
     provenance: TraceProvenance
     policy: PolicySpec
+    as_of: str | None = None
+    """ISO time that ages are counted from; None where the policy limits none."""
 
 
 class Check(Protocol):

@@ -99,6 +99,19 @@ def at_commit(path: Path, ref: str) -> str | None:
     return None if code else read_at_commit(path, ref)
 
 
+def commit_time(path: Path) -> str | None:
+    """Return the ISO time of the commit that a file stands at, or None where it is not committed as it is."""
+    changed, _, _ = _git(path, "diff", "--quiet", "HEAD", "--", path.name)
+    code, out, _ = _git(path, "log", "-1", "--format=%cI", "--", path.name)
+    return out.decode().strip() or None if code == 0 and changed == 0 else None
+
+
+def repository_prefix(folder: Path) -> str:
+    """Return a folder's place in its git repository (``traces/demo/``), empty at the top and outside of any."""
+    code, out, _ = _git(folder / "any", "rev-parse", "--show-prefix")
+    return out.decode().strip() if code == 0 else ""
+
+
 def _git(path: Path, *arguments: str) -> tuple[int, bytes, str]:
     """Run git in a file's folder; return exit code, output and the first line of what it complained about."""
     folder = path.resolve().parent

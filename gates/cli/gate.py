@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gates.cli.arms import repository_prefix
 from gates.cli.gate_request import GateOptions, build_request
-from gates.cli.inputs import current_project, work_options
+from gates.cli.inputs import current_project, project_folder, work_options
 from gates.cli.progress import note
 from replay.errors import SpecError, nearest
 
@@ -37,6 +38,11 @@ def _bases(_ctx: click.Context, _option: click.Parameter, text: str) -> tuple[st
 @work_options
 @click.option("--policy", metavar="FILE", help="Claims and margins (default: the project's, else the shipped policy).")
 @click.option("--owners", metavar="FILE", help="Owners of knobs, layer types and stages (default: the project's, else CODEOWNERS).")
+@click.option(
+    "--as-of",
+    metavar="TIME",
+    help="ISO time that ages are counted from (default: the candidate commit's, else SOURCE_DATE_EPOCH, else now).",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for verdict.json, summary.md and evidence/.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What is printed.")
 @click.option(
@@ -103,7 +109,7 @@ def _render(document: dict[str, Any], form: str, folder: Path) -> str:
     if form == "github":
         from gates.render.github import render_github
 
-        return render_github(document)
+        return render_github(document, prefix=repository_prefix(project_folder(current_project())))
     if form == "junit":
         from gates.render.junit import render_junit
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gates.cli.arms import GIT_PREFIX, ArmSource, RecordedCell, at_commit, read_arm, relative_name
+from gates.cli.arms import GIT_PREFIX, ArmSource, RecordedCell, at_commit, commit_time, read_arm, relative_name
 from gates.cli.inputs import chosen, load_hardware, load_model, load_traces, project_folder, required
 from gates.project import Project
 from replay import documents
-from replay.errors import EvidenceError, InputError
+from replay.errors import EvidenceError, InputError, SpecError
 from replay.provenance import digest_bytes
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class GateOptions:
     hardware: tuple[str, ...]
     policy: str | None
     owners: str | None
+    as_of: str | None
     seed: int | None
     jobs: int
 
@@ -70,8 +73,27 @@ def build_request(options: GateOptions, project: Project | None) -> GateRequest:
         owners_digest=owners_digest,
         seed=options.seed if options.seed is not None else project.seed if project else 0,
         jobs=options.jobs,
+        as_of=_as_of(options.as_of, policy, candidate),
         findings=findings,
     )
+
+
+def _as_of(option: str | None, policy: PolicySpec, candidate: ArmSource) -> str | None:
+    """Return the moment that ages are counted from; None where nothing depends on it, so that no time of day gets into the plan."""
+    from gates.checks.ages import parse_time
+
+    if option is not None:
+        try:
+            return parse_time(option).isoformat()
+        except ValueError as error:
+            raise SpecError("--as-of", f"it is {option!r}", "an ISO time such as 2026-01-31T12:00:00+00:00", "correct the time") from error
+    if policy.max_trace_age_days is None:
+        return None
+    committed = commit_time(candidate.path) if candidate.path is not None else None
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    if committed is None and epoch.isdigit():
+        return datetime.fromtimestamp(int(epoch), UTC).isoformat()
+    return committed or datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _project_arm(project: Project | None, key: str) -> str | None:

@@ -14,14 +14,17 @@ MAX_ANNOTATIONS = 10
 Document = Mapping[str, Any]
 
 
-def render_github(document: Document) -> str:
-    """Return workflow commands (``::error ...``, or ``::notice`` on a release), then the summary as Markdown."""
+def render_github(document: Document, *, prefix: str = "") -> str:
+    """Return workflow commands (``::error ...``, or ``::notice`` on a release), then the summary as Markdown.
+
+    `prefix` is the project's folder in the repository (``traces/demo/``): annotations name files from the repository's top.
+    """
     # A line of the summary that begins like a command would be run as one.
     summary = "\n".join(f" {line}" if line.startswith("::") else line for line in render_markdown(document).split("\n"))
-    return "\n".join(workflow_commands(document)) + "\n\n" + summary
+    return "\n".join(workflow_commands(document, prefix=prefix)) + "\n\n" + summary
 
 
-def workflow_commands(document: Document) -> list[str]:
+def workflow_commands(document: Document, *, prefix: str = "") -> list[str]:
     """Return at most ten workflow commands; those about a knob point at its line in the candidate's mapping file."""
     predicate = document["predicate"]
     title = f"replay gate: {predicate['decision'].upper()} ({predicate['basis']})"
@@ -31,7 +34,8 @@ def workflow_commands(document: Document) -> list[str]:
     knobs = list(_blamed(predicate))
     if not knobs:
         return [_command("error", {"title": title}, decides)]
-    file = _mapping_file(predicate)
+    name = _mapping_file(predicate)
+    file = None if name is None else prefix + name
     return [
         _command("error", _place(file, knob) | {"title": title}, _message(predicate, knob, decides)) for knob in knobs[:MAX_ANNOTATIONS]
     ]

@@ -75,6 +75,7 @@ OPTIONS = [
     ("unknown basis", ("gate", "--fail-on", "regresion"), "did you mean 'regression'?"),
     ("no commit", ("gate", "--baseline", "git:"), "names no commit"),
     ("a flag for a commit", ("gate", "--baseline", "git:--output=x"), "names no commit"),
+    ("a time that is none", ("gate", "--as-of", "yesterday"), "an ISO time"),
     ("missing policy", ("gate", "--policy", "gone.toml"), "no such file"),
     ("missing owners", ("gate", "--owners", "gone.toml"), "no such file"),
     ("a trace for a policy", ("gate", "--policy", "trace.parquet"), "not UTF-8"),

@@ -174,6 +174,33 @@ def test_github_annotations_point_at_the_changed_line(project):
     assert f"file=mapping.candidate.toml,line={line}" in result.stdout
 
 
+def test_github_annotations_name_the_file_from_the_top_of_the_repository(project):
+    git(project, "-C", "..", "init", "-q")
+    assert "file=project/mapping.candidate.toml," in project.replay("gate", "--format", "github").stdout
+
+
+def test_a_policy_that_limits_the_age_refuses_old_and_undated_traces(project, shared, monkeypatch):
+    project.write(
+        "policy.toml",
+        "max_trace_age_days = 30\nallow_synthetic = true\n" + project.read("policy.toml").replace("allow_synthetic = true", ""),
+    )
+    undated = verdict(project, "--candidate", "mapping.toml", code=30)
+    assert undated["reasons"][0]["code"] == "trace_age_unknown"
+    azure = shared / "data/traces/azure_llm_2023/AzureLLMInferenceTrace_conv.csv"
+    assert project.replay("trace", "slice", azure, "--out", "azure.parquet", "--max-requests", "1200").exit_code == 0
+    on = ("--candidate", "mapping.toml", "--trace", "azure.parquet")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1702000000")  # 2023-12-08
+    recent = verdict(project, *on, code=0)
+    assert recent["plan"]["as_of"] == "2023-12-08T01:46:40+00:00"
+    old = verdict(project, *on, "--as-of", "2024-03-01", code=30)
+    assert old["reasons"][0]["code"] == "trace_too_old"
+    assert verdict(project, *on, "--as-of", "2023-01-01", code=30)["reasons"][0]["code"] == "trace_from_the_future"
+
+
+def test_without_an_age_limit_no_time_of_day_gets_into_the_plan(project):
+    assert verdict(project, "--candidate", "mapping.toml", code=0)["plan"]["as_of"] is None
+
+
 @pytest.mark.parametrize(("form", "mark"), [("markdown", "ROLLBACK"), ("junit", "<failure ")])
 def test_other_formats_say_what_was_decided(project, form, mark):
     assert mark in project.replay("gate", "--format", form).stdout
