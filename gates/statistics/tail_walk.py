@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar, cast
-
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from gates.statistics.blocks import Counts, Floats
-
-_Function = TypeVar("_Function", bound=Callable[..., object])
-
-
-def _compiled(function: _Function) -> _Function:
-    """Compile on first use; keep the machine code beside the source or in the user's cache where one of them can be written."""
-    try:
-        return cast(_Function, numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # numba found no folder to keep the code in
-        return cast(_Function, numba.njit(nogil=True)(function))
+from replay.compiled import compiled
 
 
-@_compiled
+@compiled
 def walk_tails(weights: NDArray[np.int32], order: Counts, descending: Floats, needed: Counts, result: Floats) -> None:
     """Write into `result` [replicates, percents] the value at the place `needed` [replicates, percents] from the top.
 

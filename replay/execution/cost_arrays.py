@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from replay.errors import InvariantError
-from replay.execution.step_costs import Floats, check_factors, context_knots
+from replay.execution.step_costs import Floats, Records, check_factors, context_knots
 from replay.tiling.step_table import StepTable
-
-Records = Any
-"""A structured array, or one record of it; the type checker knows no named fields of arrays."""
 
 _JOINING = [("weight", np.float64), ("exponent", np.float64)]  # calls per step x factor; overlap exponent
 TERM = np.dtype([(name, np.float64) for name in ("launch_s", "compute_s", "memory_s", "sync_s")] + _JOINING)

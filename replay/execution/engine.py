@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from replay.errors import InvariantError, TraceError
 from replay.execution.admission import FITS, rejections
-from replay.execution.cost_arrays import CostArrays, Records, flatten
+from replay.execution.cost_arrays import CostArrays, flatten
 from replay.execution.loop_arrays import STEP, Queues, drain, new_queues, new_sequences, step_columns
-from replay.execution.step_costs import Counts, Floats
+from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import COMPLETED, NEVER_FITS, REQUESTS_SCHEMA, STEPS_SCHEMA, Replay
 from replay.ingress.trace import Trace
 from replay.tiling.step_table import StepTable

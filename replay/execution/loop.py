@@ -9,30 +9,18 @@ here, and arguments are arrays and plain tuples: a changed constant or class els
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 
-from replay.execution.cost_arrays import Records
-from replay.execution.step_costs import Counts, Floats
+from replay.compiled import compiled
+from replay.execution.step_costs import Counts, Floats, Records
 
 FINISHED, RECORD_FULL, STUCK = 0, 1, 2
 """Results of `run_steps`."""
 
-_Function = TypeVar("_Function", bound=Callable[..., object])
 
-
-def _compiled(function: _Function) -> _Function:
-    """Compile on first use; keep the machine code beside the source or in the user's cache where one of them can be written."""
-    try:
-        return cast(_Function, numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # numba found no folder to keep the code in
-        return cast(_Function, numba.njit(nogil=True)(function))
-
-
-@_compiled
+@compiled
 def run_steps(sequences: Records, queues: tuple[Any, ...], costs: tuple[Any, ...], record: Records) -> int:
     """Return FINISHED, or RECORD_FULL (drain the record and call again), or STUCK (nothing can run: a broken law).
 
@@ -71,7 +59,7 @@ def run_steps(sequences: Records, queues: tuple[Any, ...], costs: tuple[Any, ...
         state.steps += 1
 
 
-@_compiled
+@compiled
 def _schedule(sequences: Records, seats: Records, preempted: Counts, state: Records, limits: Records, step: Records) -> None:
     """Choose the step's chunks: running sequences in order of admission, then waiting ones unless something was preempted."""
     step.prefill_tokens = step.prefill_pairs = step.prefill_context_tokens = step.recomputed_tokens = 0
@@ -84,7 +72,7 @@ def _schedule(sequences: Records, seats: Records, preempted: Counts, state: Reco
     step.kv_blocks = limits.pool_blocks - state.free_blocks
 
 
-@_compiled
+@compiled
 def _continue_running(sequences: Records, seats: Records, preempted: Counts, state: Records, limits: Records, step: Records) -> int:
     """Schedule running sequences, preempting the newest where blocks run out; return the budget that is left."""
     budget: int = limits.max_batched_tokens
@@ -115,7 +103,7 @@ def _continue_running(sequences: Records, seats: Records, preempted: Counts, sta
     return budget
 
 
-@_compiled
+@compiled
 def _admit_waiting(
     sequences: Records, seats: Records, preempted: Counts, state: Records, limits: Records, step: Records, budget: int
 ) -> None:
@@ -146,7 +134,7 @@ def _admit_waiting(
         budget -= chunk
 
 
-@_compiled
+@compiled
 def _preempt_newest(sequences: Records, seats: Records, preempted: Counts, state: Records) -> None:
     """Take the newest running sequence's blocks and put it in front of the queue with nothing computed."""
     state.running -= 1
@@ -161,7 +149,7 @@ def _preempt_newest(sequences: Records, seats: Records, preempted: Counts, state
     state.preempted += 1
 
 
-@_compiled
+@compiled
 def _count_prefill(step: Records, sequence: Records, chunk: int, window: int) -> None:
     """Add the next prompt chunk of a sequence to the step's counts.
 
@@ -177,7 +165,7 @@ def _count_prefill(step: Records, sequence: Records, chunk: int, window: int) ->
     step.recomputed_tokens += max(0, min(after, sequence.reached_tokens) - before)
 
 
-@_compiled
+@compiled
 def _finish(sequences: Records, seats: Records, state: Records, step: Records) -> None:
     """Book the step's tokens at its end: emit, release finished sequences, close the gaps between seats."""
     end_s, kept, emitted = step.end_s, 0, 0
@@ -206,7 +194,7 @@ def _finish(sequences: Records, seats: Records, state: Records, step: Records) -
     step.output_tokens = emitted
 
 
-@_compiled
+@compiled
 def _decode_seconds(step: Records, decode: Records, knots: Floats) -> float:
     """Seconds of decode attention: terms interpolated between the knots around the mean context, then joined."""
     context = step.decode_context_tokens / step.decode_sequences
@@ -231,7 +219,7 @@ def _decode_seconds(step: Records, decode: Records, knots: Floats) -> float:
     return total_s
 
 
-@_compiled
+@compiled
 def _prefill_seconds(step: Records, prefill: Records) -> float:
     """Seconds of prefill attention: linear in pairs, tokens and keys read at the rates of the step's prefill tokens."""
     tokens, pairs, context = step.prefill_tokens, step.prefill_pairs, step.prefill_context_tokens
@@ -243,7 +231,7 @@ def _prefill_seconds(step: Records, prefill: Records) -> float:
     return total_s
 
 
-@_compiled
+@compiled
 def sum_rows(axis: Records) -> Floats:
     """Return the seconds of all kernels of an axis (TERM [kernels, rows]) for each row [rows]."""
     kernels, rows = axis.shape
@@ -255,7 +243,7 @@ def sum_rows(axis: Records) -> Floats:
     return total_s
 
 
-@_compiled
+@compiled
 def _join(launch_s: float, compute_s: float, memory_s: float, sync_s: float, exponent: float) -> float:
     """The rule of `replay.tiling.step_table`, written so that small times raised to large powers do not vanish."""
     larger, smaller = max(launch_s + compute_s, launch_s + memory_s), min(launch_s + compute_s, launch_s + memory_s)

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from replay.execution.cost_arrays import Records
-from replay.execution.step_costs import Counts, Floats
+from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import STEPS_SCHEMA
 from replay.tiling.step_table import StepTable
 

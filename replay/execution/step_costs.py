@@ -21,6 +21,8 @@ from replay.tiling.terms import combine
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
+Records = Any
+"""A structured array, or one record of it; the type checker knows no named fields of arrays."""
 
 PREFILL_TERMS = (
     "compute_s_per_pair", "memory_s_per_pair", "memory_s_per_token", "memory_s_per_context_token",
