@@ -56,6 +56,8 @@ class InvariantError(ReplayError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the closest known name, or an empty string when nothing is close."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    """Return ``"; did you mean 'x'?"`` for the known name that begins like it or is closest, or nothing where none is close."""
+    names = list(known)
+    begins = [candidate for candidate in names if len(name) > 1 and candidate.startswith(name)]
+    match = begins or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"; did you mean {match[0]!r}?" if match else ""

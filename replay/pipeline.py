@@ -27,7 +27,8 @@ def compile_mapping(model: ModelSpec, hardware: HardwareSpec, mapping: MappingSp
     Raises:
         SpecError: the mapping's tensor-parallel ranks do not divide the model.
     """
-    return schedule(plan_kernels(model, hardware, mapping), model, hardware, mapping)
+    there = mapping.on(hardware.name)
+    return schedule(plan_kernels(model, hardware, there), model, hardware, there)
 
 
 def run(trace: Trace, model: ModelSpec, hardware: HardwareSpec, mapping: MappingSpec, *, seed: int) -> Run:

@@ -54,7 +54,7 @@ class _Selector:
         kv_format = self._kv_format()
         if isinstance(op.shape, AttentionShape):
             phase = op.name.removeprefix("attention_")
-            backend = str(self.mapping.value("attention.backend", layer="attention", phase=phase, chip=self.hardware.name))
+            backend = str(self.mapping.value("attention.backend", layer="attention", phase=phase))
             self._decide("attention.backend", f"@{phase}", backend, backend, None)
             kernel = self._kernel(group, kv_format=kv_format, attention_backend=backend)
             return [kernel]
@@ -66,8 +66,9 @@ class _Selector:
         assert isinstance(shape, MatmulShape)
         formats = self._formats(op.layer_type)
         transforms = []
-        if self.mapping.value("layout.activations", layer=op.layer_type, chip=self.hardware.name) == "column_major":
-            self._decide("layout.activations", f"@{op.layer_type}", "column_major", "column_major with a transform", None)
+        if self.mapping.value("layout.activations", layer=op.layer_type) == "column_major":
+            reason = "kernels read row-major activations: a transposing kernel runs before each product"
+            self._decide("layout.activations", f"@{op.layer_type}", "column_major", "row_major after a transform", reason)
             transforms.append(self._transform(group, "transpose", 2.0, 2.0))
         if FORMAT_BYTES[formats.activations] < FORMAT_BYTES["bf16"]:
             transforms.append(self._transform(group, "quantise", 2.0, FORMAT_BYTES[formats.activations]))
@@ -87,8 +88,8 @@ class _Selector:
         while they are loaded (weight-only quantisation) and the product runs at the 16-bit rate.
         """
         base = "bf16" if self.model.weights_format in ("fp32", "fp8") else self.model.weights_format
-        asked_weights = str(self.mapping.value("formats.weights", layer=layer, chip=self.hardware.name))
-        asked = str(self.mapping.value("formats.activations", layer=layer, chip=self.hardware.name))
+        asked_weights = str(self.mapping.value("formats.weights", layer=layer))
+        asked = str(self.mapping.value("formats.activations", layer=layer))
         weights = self.model.weights_format if asked_weights == "model" else asked_weights
         activations = base if asked == "model" else asked
         reason = None
@@ -108,7 +109,7 @@ class _Selector:
         problem = _misalignment(shape, formats)
         bins = []
         for index, phase in ((0, PHASES[1]), (1, PHASES[0])):
-            spans = self.mapping.row_bins("gemm.backend", layer=layer, phase=phase, chip=self.hardware.name, rows_to=rows_to)
+            spans = self.mapping.row_bins("gemm.backend", layer=layer, phase=phase, rows_to=rows_to)
             for first, last, asked in spans:
                 effective: Backend = "vector" if asked == "vector" or problem else "matrix"
                 where = f"@{layer}.{phase}" + ("" if (first, last) == (1, rows_to) else f"[rows {first}-{last}]")
@@ -117,7 +118,7 @@ class _Selector:
         return tuple(bins)
 
     def _kv_format(self) -> str:
-        asked = str(self.mapping.value("formats.kv", chip=self.hardware.name))
+        asked = str(self.mapping.value("formats.kv"))
         fallback = "bf16" if self.model.weights_format in ("fp32", "fp8") else self.model.weights_format
         effective = fallback if asked == "model" else asked
         self._decide("formats.kv", "", effective, effective, None)
@@ -150,8 +151,11 @@ class _Selector:
         )
 
     def _decide(self, knob: str, where: str, requested: str, effective: str, reason: str | None) -> None:
-        decision = Decision(knob=knob + where, requested=requested, effective=effective, reason=reason, stage="lowering")
-        self.decisions[(knob, where)] = decision
+        """Record a decision; of several kernels at one place the first that does not get what is asked for stands."""
+        before = self.decisions.get((knob, where))
+        if before is None or before.reason is None:
+            decision = Decision(knob=knob + where, requested=requested, effective=effective, reason=reason, stage="lowering")
+            self.decisions[(knob, where)] = decision
 
 
 def _misalignment(shape: MatmulShape, formats: _Formats) -> str | None:

@@ -35,7 +35,7 @@ class KnobDefinition:
     stage: Stage
     """The stage that owns the knob: the one whose invariant it can break."""
     values: str
-    """`bool`, `int>=1`, `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model` or `a|b|c` (choices)."""
+    """`bool`, `int:1..8` (bounds), `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model` or `a|b|c` (choices)."""
     default: Value
     revert_cost: RevertCost
     layers: tuple[str, ...] = ()
@@ -136,17 +136,17 @@ KNOBS: dict[str, KnobDefinition] = {
         _knob("attention.kv_split", "tiling", "int|auto", "auto", "hot", rows=True, reported_as="kv_split", meaning="parts of a sequence's keys that decode side by side"),
         _knob("placement.weights", "tiling", "device|host", "device", "restart", layers=GEMM_LAYERS, reported_as="memory_placement, offload",
               meaning="where a layer type's weights live; host weights cross the host link every step"),
-        _knob("kv.block_tokens", "tiling", "int>=1", 16, "restart", reported_as="block_size", meaning="tokens of one cache block"),
+        _knob("kv.block_tokens", "tiling", "int:1..4096", 16, "restart", reported_as="block_size", meaning="tokens of one cache block"),
         _knob("kv.memory_ratio", "tiling", "ratio", 0.9, "restart", reported_as="gpu_memory_utilization", meaning="share of device memory for weights, work space and cache"),
-        _knob("parallelism.tensor", "execution", "int>=1", 1, "restart", reported_as="tensor_parallel_size", meaning="accelerators that share each layer"),
-        _knob("all_reduce.one_shot_max_bytes", "execution", "int>=0", 524288, "restart", reported_as="allreduce.threshold_bytes",
+        _knob("parallelism.tensor", "execution", "int:1..1024", 1, "restart", reported_as="tensor_parallel_size", meaning="accelerators that share each layer"),
+        _knob("all_reduce.one_shot_max_bytes", "execution", "int:0..1099511627776", 524288, "restart", reported_as="allreduce.threshold_bytes",
               meaning="largest message reduced in one step by every rank; larger ones use a ring"),
         _knob("graph.mode", "execution", "none|decode|full", "full", "restart", reported_as="cuda_graph, enforce_eager",
               meaning="which steps replay a captured graph: none, pure decode steps, or all that a size covers"),
         _knob("graph.sizes", "execution", "sizes", (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)), "restart",
               reported_as="cuda_graph_sizes, max capture size", meaning="token counts with a captured graph; a step is padded to the next one"),
-        _knob("batching.max_running", "execution", "int>=1", 256, "restart", reported_as="max_running, max_num_seqs", meaning="sequences that run at once"),
-        _knob("batching.max_batched_tokens", "execution", "int>=1", 2048, "restart", reported_as="max_num_batched_tokens, chunk_tokens",
+        _knob("batching.max_running", "execution", "int:1..8192", 256, "restart", reported_as="max_running, max_num_seqs", meaning="sequences that run at once"),
+        _knob("batching.max_batched_tokens", "execution", "int:1..131072", 2048, "restart", reported_as="max_num_batched_tokens, chunk_tokens",
               meaning="token budget of one step; prompts are cut into chunks that fit"),
         _knob("batching.max_context_tokens", "execution", "int|model", "model", "restart", reported_as="max_model_len",
               meaning="longest prompt plus output that is accepted; `model` = the model's own limit"),
@@ -200,9 +200,9 @@ def _accepts(values: str, value: object) -> tuple[bool, str]:
         return isinstance(value, bool), "true or false"
     if values == "ratio":
         return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1, "a number above 0 and at most 1"
-    if values.startswith("int>="):
-        least = int(values[5:])
-        return whole and value >= least, f"a whole number >= {least}"  # type: ignore[operator]
+    if values.startswith("int:"):
+        least, most = (int(bound) for bound in values[4:].split(".."))
+        return whole and least <= value <= most, f"a whole number from {least} to {most}"  # type: ignore[operator]
     if values in ("int|auto", "int|model"):
         word = values[4:]
         return (whole and value >= 1) or value == word, f'a whole number >= 1 or "{word}"'  # type: ignore[operator]

@@ -49,15 +49,19 @@ class MappingSpec:
 
     name: str
     settings: tuple[Setting, ...] = ()
+    chip: str | None = None
+    """The accelerator that values are asked for (see `on`); settings scoped to a chip apply only once it is named."""
 
-    def value(
-        self, name: str, *, layer: str | None = None, phase: str | None = None, rows: int | None = None, chip: str | None = None
-    ) -> Value:
+    def on(self, chip: str) -> MappingSpec:
+        """Return this mapping as it applies to one accelerator: every value asked of it is that chip's."""
+        return replace(self, chip=chip)
+
+    def value(self, name: str, *, layer: str | None = None, phase: str | None = None, rows: int | None = None) -> Value:
         """Return a knob's value at a place: that of the narrowest setting that covers it, else the default."""
         covering = [
             setting
             for setting in self.settings
-            if setting.name == name and setting.scope.covers(layer=layer, phase=phase, rows=rows, chip=chip)
+            if setting.name == name and setting.scope.covers(layer=layer, phase=phase, rows=rows, chip=self.chip)
         ]
         return max(covering, key=lambda setting: setting.scope.narrowness).value if covering else KNOBS[name].default
 
@@ -73,9 +77,7 @@ class MappingSpec:
         assert isinstance(value, int | float)
         return float(value)
 
-    def row_bins(
-        self, name: str, *, layer: str | None, phase: str | None, chip: str | None, rows_to: int
-    ) -> Iterator[tuple[int, int, Value]]:
+    def row_bins(self, name: str, *, layer: str | None, phase: str | None, rows_to: int) -> Iterator[tuple[int, int, Value]]:
         """Yield (first row, last row, value) over 1..`rows_to`, cut where a scope's row bound changes the value."""
         edges = {1, rows_to + 1}
         for setting in self.settings:
@@ -83,7 +85,7 @@ class MappingSpec:
                 edges.add(max(1, setting.scope.rows_from))
                 edges.add((setting.scope.rows_to or rows_to) + 1)
         cuts = sorted(edge for edge in edges if edge <= rows_to)
-        values = [self.value(name, layer=layer, phase=phase, rows=first, chip=chip) for first in cuts]
+        values = [self.value(name, layer=layer, phase=phase, rows=first) for first in cuts]
         starts = [index for index, value in enumerate(values) if index == 0 or value != values[index - 1]]
         for index, following in zip(starts, [*starts[1:], None], strict=True):
             yield cuts[index], rows_to if following is None else cuts[following] - 1, values[index]
@@ -95,8 +97,9 @@ class MappingSpec:
     @classmethod
     def from_document(cls, document: dict[str, Any], where: str) -> MappingSpec:
         """Return the mapping of a JSON form made by `to_document`."""
-        settings = tuple(_setting(knob, value, where, None) for knob, value in document["settings"].items())
-        return cls(name=document["name"], settings=settings)
+        settings = [_setting(knob, value, where, None) for knob, value in document["settings"].items()]
+        refuse_conflicts(settings, where)
+        return cls(name=document["name"], settings=tuple(settings))
 
     @property
     def digest(self) -> str:
@@ -156,7 +159,7 @@ def parse_mapping(text: str, where: str) -> MappingSpec:
         for key, value in content.items():
             line = documents.locate(text, [section, key])
             settings.append(_setting(f"{section}.{key}", value, where, line))
-    _refuse_conflicts(settings, where)
+    refuse_conflicts(settings, where)
     return MappingSpec(name=name, settings=tuple(settings))
 
 
@@ -175,7 +178,7 @@ def _setting(knob: str, value: Any, where: str, line: int | None) -> Setting:
             place,
             f"unknown knob {name!r}{nearest(name, KNOBS)}",
             "a knob of the mapping schema",
-            "correct or remove the line (`replay validate --help` lists the knobs)",
+            "correct or remove the line (`replay validate --knobs FILE` lists them)",
         )
     scope = _scope(definition, knob, scope_text, place)
     frozen = tuple(value) if isinstance(value, list) else value
@@ -200,6 +203,8 @@ def _scope(definition: KnobDefinition, knob: str, text: str, place: str) -> Scop
             ", ".join(definition.layers) or "no layer type",
             fix,
         )
+    if (scope.layer, scope.phase) == ("lm_head", "prefill"):
+        raise SpecError(place, "the LM head has no prefill phase: it runs on the last token of each sequence", "@lm_head", "drop the phase")
     if scope.phase is not None and not definition.phases:
         raise SpecError(place, f"{definition.name} cannot be scoped to a phase", "no phase", fix)
     if (scope.rows_from or scope.rows_to is not None) and not definition.rows:
@@ -207,7 +212,8 @@ def _scope(definition: KnobDefinition, knob: str, text: str, place: str) -> Scop
     return scope
 
 
-def _refuse_conflicts(settings: list[Setting], where: str) -> None:
+def refuse_conflicts(settings: list[Setting], where: str) -> None:
+    """Raise SpecError where two settings have one knob id."""
     seen: dict[str, Setting] = {}
     for setting in settings:
         if setting.knob in seen:

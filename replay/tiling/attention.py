@@ -112,13 +112,14 @@ def decode_terms(kernel: Kernel, sequences: Array, context: Array, tile: Tile, k
     dram = fit.decode_memory_efficiency_ratio * hardware.memory_bytes_per_s
     padded_rows = np.ceil(group / 16.0) * 16.0  # matrix units take 16 rows at least
     flops = 4.0 * sequences * shape.kv_heads * padded_rows * shape.head_size * keys
-    combined = np.where(split > 1, sequences * shape.query_heads * split * shape.head_size * 4.0, 0.0)
+    # Partial results in 32 bit, written by each part and read by the one that combines them.
+    combined = np.where(split > 1, 2.0 * sequences * shape.query_heads * split * shape.head_size * 4.0, 0.0)
     busy = (sequences > 0).astype(np.float64)
     launches = 3.0 if kernel.attention_backend == "unfused" else 1.0
     return Terms(
         compute_s=flops / (fit.prefill_compute_efficiency_ratio * hardware.matrix_flops_per_s["bf16"]),
-        memory_s=np.maximum((read + scores) / dram, unit_s) * busy,
+        memory_s=np.maximum((read + scores + combined) / dram, unit_s) * busy,
         launch_s=fit.decode_floor_s * launches * busy,
-        sync_s=np.where(split > 1, fit.decode_combine_s + combined / dram, 0.0) * busy,
-        bytes=read + scores + 2.0 * combined,
+        sync_s=np.where(split > 1, fit.decode_combine_s, 0.0) * busy,
+        bytes=read + scores + combined,
     )

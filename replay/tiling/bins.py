@@ -46,7 +46,7 @@ def gemm_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows
     """Yield the bins of a matrix multiply for both phases, in row order."""
     element_bytes = max(FORMAT_BYTES[kernel.activations_format], FORMAT_BYTES[kernel.weights_format])
     for phase, name in STEP_PHASES:
-        where = {"layer": kernel.layer_type, "phase": name, "chip": hardware.name}
+        where = {"layer": kernel.layer_type, "phase": name}
         backends = [bin_ for bin_ in kernel.backends if bin_.phase == phase]
         edges = {bin_.first_row for bin_ in backends}
         for knob in ("gemm.tile", "gemm.split_k"):
@@ -70,7 +70,7 @@ def gemm_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows
 def attention_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> Iterator[AttentionBin]:
     """Yield the bins of an attention kernel, in row order; the first one includes 0 rows."""
     phase = kernel.id.removeprefix("attention_")
-    where = {"layer": "attention", "phase": phase, "chip": hardware.name}
+    where = {"layer": "attention", "phase": phase}
     edges = {first for knob in ("attention.tile", "attention.kv_split") for first, _, _ in mapping.row_bins(knob, **where, rows_to=rows_to)}
     firsts = sorted(edges)
     for first, after in zip(firsts, [*firsts[1:], rows_to + 1], strict=True):
@@ -91,23 +91,50 @@ def attention_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec,
         )
 
 
-def tile_decisions(plan_kernels: tuple[Kernel, ...], hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> tuple[Decision, ...]:
-    """Return a decision for every pinned tile: the one asked for, the one that runs, and why they differ."""
+def tile_decisions(kernels: tuple[Kernel, ...], hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> tuple[Decision, ...]:
+    """Return a decision for every pinned tile and split: what is asked for, what runs, and why they differ.
+
+    Of several kernels at one place the first that does not get what is asked for stands.
+    """
     found: dict[str, Decision] = {}
-    for kernel in plan_kernels:
-        bins: Iterator[GemmBin] | Iterator[AttentionBin]
-        if kernel.axis == "attention":
-            bins, family, scope = attention_bins(kernel, hardware, mapping, rows_to), "attention.tile", kernel.id.removeprefix("attention_")
-        elif kernel.backends:
-            bins, family, scope = gemm_bins(kernel, hardware, mapping, rows_to), "gemm.tile", kernel.layer_type
-        else:
-            continue
-        for bin_ in bins:
-            if isinstance(bin_.requested, tuple):
-                phase = f".{dict(STEP_PHASES)[bin_.phase]}" if isinstance(bin_, GemmBin) else ""
-                whole = bin_.first_row <= 1 and bin_.last_row == rows_to
-                rows = "" if whole else f"[rows {bin_.first_row}-{bin_.last_row}]"
-                knob, asked = f"{family}@{scope}{phase}{rows}", "x".join(map(str, bin_.requested))
-                effective = "the default tile" if bin_.problem else asked
-                found[knob] = Decision(knob=knob, requested=asked, effective=effective, reason=bin_.problem, stage="tiling")
+    for kernel in kernels:
+        for decision in _kernel_decisions(kernel, hardware, mapping, rows_to):
+            before = found.get(decision.knob)
+            if before is None or before.reason is None:
+                found[decision.knob] = decision
     return tuple(found.values())
+
+
+def _kernel_decisions(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> Iterator[Decision]:
+    if kernel.axis == "attention":
+        phase = kernel.id.removeprefix("attention_")
+        for bin_ in attention_bins(kernel, hardware, mapping, rows_to):
+            yield from _tile_decision("attention.tile", phase, bin_, rows_to)
+    elif kernel.backends:
+        for gemm_bin in gemm_bins(kernel, hardware, mapping, rows_to):
+            phase = dict(STEP_PHASES)[gemm_bin.phase]
+            if kernel.axis == "sequences" and phase == "prefill":
+                continue  # runs on the last token of each sequence, with the settings of decode
+            yield from _tile_decision("gemm.tile", f"{kernel.layer_type}.{phase}", gemm_bin, rows_to)
+            yield from _split_decision(kernel.matmul.depth, f"{kernel.layer_type}.{phase}", gemm_bin, rows_to)
+
+
+def _tile_decision(knob: str, place: str, bin_: GemmBin | AttentionBin, rows_to: int) -> Iterator[Decision]:
+    if isinstance(bin_.requested, tuple):
+        asked = "x".join(map(str, bin_.requested))
+        effective = "the default tile" if bin_.problem else asked
+        where = f"{knob}@{place}{_rows(bin_, rows_to)}"
+        yield Decision(knob=where, requested=asked, effective=effective, reason=bin_.problem, stage="tiling")
+
+
+def _split_decision(depth: int, place: str, bin_: GemmBin, rows_to: int) -> Iterator[Decision]:
+    if isinstance(bin_.split, int):
+        effective = gemm.effective_split(bin_.split, depth)
+        reason = None if effective == bin_.split else f"each part keeps at least {gemm.LEAST_SPLIT_DEPTH} of a depth of {depth}"
+        where = f"gemm.split_k@{place}{_rows(bin_, rows_to)}"
+        yield Decision(knob=where, requested=str(bin_.split), effective=str(effective), reason=reason, stage="tiling")
+
+
+def _rows(bin_: GemmBin | AttentionBin, rows_to: int) -> str:
+    whole = bin_.first_row <= 1 and bin_.last_row == rows_to
+    return "" if whole else f"[rows {bin_.first_row}-{bin_.last_row}]"

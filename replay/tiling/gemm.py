@@ -9,7 +9,8 @@ Multiplication Background User's Guide", sections on tile and wave quantisation,
     execute = waves x steps x step
     memory  = (weights + activations + output) bytes / DRAM rate
 
-The first and second join with the launch floor inside both (see `replay.tiling.step_table`); a split adds its combine pass.
+The first and second join with the launch floor inside both (see `replay.tiling.step_table`); a split adds the traffic of its
+partial results to the memory time, and the latency of combining them.
 Padding costs what a whole tile costs. Calibration parameters are in the hardware catalog with their source.
 """
 
@@ -112,7 +113,12 @@ def _splits(split: Value, depth: int) -> tuple[int, ...]:
     if split == "auto":
         return tuple(parts for parts in SPLITS if parts == 1 or depth // parts >= LEAST_SPLIT_DEPTH)
     assert isinstance(split, int)
-    return (min(split, max(1, depth // 8)),)
+    return (effective_split(split, depth),)
+
+
+def effective_split(split: int, depth: int) -> int:
+    """Return the parts a reduction is really split into: each keeps at least LEAST_SPLIT_DEPTH of it."""
+    return max(1, min(split, depth // LEAST_SPLIT_DEPTH))
 
 
 def _cost(kernel: Kernel, rows: npt.NDArray[np.int64], backend: str, tile: Tile, split: int, hardware: HardwareSpec) -> _Cost:
@@ -136,13 +142,12 @@ def _cost(kernel: Kernel, rows: npt.NDArray[np.int64], backend: str, tile: Tile,
     traffic = _traffic(kernel, rows, experts)
     combine_bytes = ACCUMULATOR_BYTES * split * rows * shape.experts_per_row * shape.columns if split > 1 else np.zeros(len(rows))
     dram_rate = fit.memory_efficiency_ratio * hardware.memory_bytes_per_s
-    sync_s = fit.split_combine_s + combine_bytes / dram_rate if split > 1 else np.zeros(len(rows))
     full = row_tiles * tile_rows * column_tiles * tile_columns
     terms = Terms(
         compute_s=waves * steps * step_s,
-        memory_s=traffic / dram_rate,
+        memory_s=(traffic + combine_bytes) / dram_rate,
         launch_s=np.full(len(rows), fit.floor_s),
-        sync_s=sync_s,
+        sync_s=np.full(len(rows), fit.split_combine_s if split > 1 else 0.0),
         bytes=traffic + combine_bytes,
     )
     return _Cost(terms=terms, waves=waves, padding_ratio=1.0 - rows_each * shape.columns / full)

@@ -22,7 +22,7 @@ def kv_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping:
     A pool that does not fit has 0 blocks.
     """
     products = [kernel for kernel in plan.kernels if isinstance(kernel.shape, MatmulShape)]
-    on_device = [kernel for kernel in products if not weights_on_host(kernel, mapping, hardware)]
+    on_device = [kernel for kernel in products if not weights_on_host(kernel, mapping)]
     weights = sum(weight_bytes(kernel) * kernel.calls_count for kernel in on_device)
     if not model.tied_embeddings:
         weights += model.vocabulary_size * model.hidden_size * FORMAT_BYTES["bf16"] / plan.graph.ranks_count
@@ -43,9 +43,9 @@ def kv_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping:
     )
 
 
-def weights_on_host(kernel: Kernel, mapping: MappingSpec, hardware: HardwareSpec) -> bool:
+def weights_on_host(kernel: Kernel, mapping: MappingSpec) -> bool:
     """Return whether the mapping keeps a kernel's weights in host memory."""
-    return mapping.value("placement.weights", layer=kernel.layer_type, chip=hardware.name) == "host"
+    return mapping.value("placement.weights", layer=kernel.layer_type) == "host"
 
 
 def _row_bytes(kernel: Kernel) -> float:

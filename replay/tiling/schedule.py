@@ -10,8 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from replay.lowering.kernel_plan import Decision, Kernel, KernelPlan
-from replay.lowering.op_graph import AttentionShape, CollectiveShape, MatmulShape
+from replay.lowering.lower import lower
+from replay.lowering.op_graph import AttentionShape, CollectiveShape, MatmulShape, OpGraph
 from replay.specs.hardware import HardwareSpec
+from replay.specs.knobs import KNOBS
 from replay.specs.mapping import MappingSpec
 from replay.specs.model import ModelSpec
 from replay.tiling import attention, gemm
@@ -43,7 +45,7 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
     by_axis = {axis: [kernel for kernel in plan.kernels if kernel.axis == axis] for axis in ("tokens", "sequences", "attention")}
     prefill, decode = by_axis["attention"]
     table = StepTable(
-        kernels=_kernel_table(plan, hardware),
+        kernels=_kernel_table(plan, model, hardware),
         token_terms=tabulator.token_terms(by_axis["tokens"]),
         sequence_terms=tabulator.sequence_terms(by_axis["sequences"]),
         decode_terms=tabulator.decode_terms(decode),
@@ -56,20 +58,40 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
         limits=limits,
         reference_flops_per_s=hardware.reference_flops_per_s * plan.graph.ranks_count,
     )
-    decisions = (*plan.decisions, *tile_decisions(plan.kernels, hardware, mapping, limits.max_batched_tokens))
+    tiled = tile_decisions(plan.kernels, hardware, mapping, limits.max_batched_tokens)
+    decisions = (*plan.decisions, *tiled, *serving_decisions(model, mapping, limits))
     return Schedule(plan=plan, table=table, decisions=decisions)
 
 
 def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
     """Return the serving limits a mapping sets for a model."""
     asked = mapping.value("batching.max_context_tokens")
-    context = model.max_context_tokens if asked == "model" else int(asked)  # type: ignore[arg-type]
+    context = min(asked, model.max_context_tokens) if isinstance(asked, int) else model.max_context_tokens
     return StepLimits(
         max_running=mapping.count("batching.max_running"),
         max_batched_tokens=mapping.count("batching.max_batched_tokens"),
         max_context_tokens=context,
         attention_window_tokens=min(context, model.attention_window_tokens or context),
     )
+
+
+def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits) -> tuple[Decision, ...]:
+    """Return the serving knobs that do not get what they ask for."""
+    found = []
+    asked = mapping.value("batching.max_context_tokens")
+    if isinstance(asked, int) and asked > limits.max_context_tokens:
+        reason = f"{model.name} has positions for {model.max_context_tokens} tokens"
+        found.append(_serving_decision("batching.max_context_tokens", asked, limits.max_context_tokens, reason))
+    sizes = mapping.value("graph.sizes")
+    beyond = [size for size in sizes if size > limits.max_batched_tokens] if isinstance(sizes, tuple) else []
+    if beyond and KNOBS["graph.sizes"].default != sizes:
+        reason = f"no step has more than batching.max_batched_tokens = {limits.max_batched_tokens} tokens"
+        found.append(_serving_decision("graph.sizes", f"sizes up to {beyond[-1]}", f"sizes up to {limits.max_batched_tokens}", reason))
+    return tuple(found)
+
+
+def _serving_decision(knob: str, requested: object, effective: object, reason: str) -> Decision:
+    return Decision(knob=knob, requested=str(requested), effective=str(effective), reason=reason, stage="execution")
 
 
 def context_knots(longest: int) -> npt.NDArray[np.float64]:
@@ -82,7 +104,7 @@ def context_knots(longest: int) -> npt.NDArray[np.float64]:
 
 def gemm_terms(kernel: Kernel, choice: gemm.GemmChoice, hardware: HardwareSpec, mapping: MappingSpec) -> Terms:
     """Return a choice's terms with its weights where the mapping places them: from the host they cross the link each call."""
-    if not weights_on_host(kernel, mapping, hardware):
+    if not weights_on_host(kernel, mapping):
         return choice.terms
     return choice.terms.with_memory(gemm.weight_bytes(kernel) / hardware.host_link_bytes_per_s)
 
@@ -157,30 +179,41 @@ class _Tabulator:
         return terms.where(rows > 0, _nothing(len(rows)))
 
 
-def _kernel_table(plan: KernelPlan, hardware: HardwareSpec) -> pa.Table:
+def _kernel_table(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec) -> pa.Table:
+    whole = lower(model, ranks=1)  # ranks repeat work they cannot share; what the model needs does not depend on them
     rows = []
     for kernel in plan.kernels:
-        flops = dict.fromkeys(("flops_per_token", "flops_per_sequence", "flops_per_pair"), 0.0)
-        group, exponent, axis = kernel.calls_count * plan.graph.ranks_count, inf, str(kernel.axis)
-        if isinstance(kernel.shape, MatmulShape):
-            exponent = hardware.gemm.overlap_exponent
-            per_row = 2.0 * kernel.shape.columns * kernel.shape.depth * kernel.shape.experts_per_row
-            flops["flops_per_token" if kernel.axis == "tokens" else "flops_per_sequence"] = per_row * group
-        elif isinstance(kernel.shape, AttentionShape):
-            axis = f"{kernel.id.removeprefix('attention_')}_attention"
-            flops["flops_per_pair"] = 4.0 * kernel.shape.query_heads * kernel.shape.head_size * group
+        axis = f"{kernel.id.removeprefix('attention_')}_attention" if kernel.axis == "attention" else str(kernel.axis)
         rows.append(
             {
                 "kernel": kernel.id,
                 "layer_type": kernel.layer_type,
                 "axis": axis,
                 "calls_count": kernel.calls_count,
-                "overlap_exponent": exponent,
+                "overlap_exponent": _overlap_exponent(kernel, hardware),
                 "source": hardware.calibration,
-                **flops,
+                **_model_flops(kernel, whole),
             }
         )
     return pa.Table.from_pylist(rows, schema=KERNEL_SCHEMA)
+
+
+def _overlap_exponent(kernel: Kernel, hardware: HardwareSpec) -> float:
+    """Return the exponent a kernel's terms were fitted to join with: decode attention was fitted with that of the products."""
+    fitted = isinstance(kernel.shape, MatmulShape) or kernel.id == "attention_decode"
+    return hardware.gemm.overlap_exponent if fitted else inf
+
+
+def _model_flops(kernel: Kernel, whole: OpGraph) -> dict[str, float]:
+    """Return FLOPs per unit of the kernel's operators in the unsharded model: two per weight and row, four per pair and channel."""
+    flops = dict.fromkeys(("flops_per_token", "flops_per_sequence", "flops_per_pair"), 0.0)
+    for op in (whole.op(name) for name in kernel.ops if name in whole.names):
+        if isinstance(op.shape, MatmulShape):
+            unit = "flops_per_token" if op.axis == "tokens" else "flops_per_sequence"
+            flops[unit] += 2.0 * op.shape.columns * op.shape.depth * op.shape.experts_per_row * op.calls_count
+        elif isinstance(op.shape, AttentionShape):
+            flops["flops_per_pair"] += 4.0 * op.shape.query_heads * op.shape.head_size * op.calls_count
+    return flops
 
 
 def _capture(mapping: MappingSpec, limits: StepLimits) -> pa.Table:

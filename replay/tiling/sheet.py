@@ -15,7 +15,7 @@ from replay.specs.mapping import MappingSpec
 from replay.tiling import gemm
 from replay.tiling.bins import attention_bins, gemm_bins
 from replay.tiling.schedule import Schedule
-from replay.tiling.terms import TERM_NAMES, Terms
+from replay.tiling.terms import BOTTLENECK_OF_TERM, COLLECTIVE_LAYER, TERM_NAMES, Terms
 
 SHEET_SCHEMA = pa.schema(
     [
@@ -47,8 +47,6 @@ SHEET_SCHEMA = pa.schema(
 )
 """One row per kernel and step."""
 
-BOUND_BY = {"compute_s": "compute", "memory_s": "memory_bandwidth", "launch_s": "launch_sync", "sync_s": "interconnect"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShape:
@@ -79,7 +77,7 @@ def mapping_sheet(schedule: Schedule, hardware: HardwareSpec, mapping: MappingSp
     """Return SHEET_SCHEMA rows for each step, in execution order; terms come from the table that the replay runs on."""
     rows = []
     for step in steps:
-        described = [_row(schedule, kernel, step, hardware, mapping) for kernel in schedule.plan.kernels]
+        described = [_row(schedule, kernel, step, hardware, mapping.on(hardware.name)) for kernel in schedule.plan.kernels]
         described = [row for row in described if row["rows_count"]]
         total_s = sum(row["time_s"] for row in described)
         rows += [{**row, "share_ratio": row["time_s"] / total_s} for row in described]
@@ -92,7 +90,7 @@ def _row(schedule: Schedule, kernel: Kernel, step: StepShape, hardware: Hardware
     terms, rows_count, flops = _terms(schedule, kernel, step, facts)
     calls = kernel.calls_count
     joined = Terms(**{name: np.array([terms[name]]) for name in TERM_NAMES}).time_s(facts["overlap_exponent"])
-    largest = max(BOUND_BY, key=lambda name: terms[name])
+    largest = max(BOTTLENECK_OF_TERM, key=lambda name: terms[name])
     return {
         "step": step.name,
         "kernel": kernel.id,
@@ -103,9 +101,9 @@ def _row(schedule: Schedule, kernel: Kernel, step: StepShape, hardware: Hardware
         "kv_format": kernel.kv_format if kernel.axis == "attention" else None,
         "flops": flops,
         "bytes": terms["bytes"] * calls,
-        **{name: terms[name] * calls for name in BOUND_BY},
+        **{name: terms[name] * calls for name in BOTTLENECK_OF_TERM},
         "time_s": float(joined[0]) * calls,
-        "bottleneck_class": BOUND_BY[largest],
+        "bottleneck_class": "interconnect" if kernel.layer_type == COLLECTIVE_LAYER else BOTTLENECK_OF_TERM[largest],
         "source": facts["source"],
         **_tiling(kernel, step, rows_count, hardware, mapping),
     }
@@ -114,9 +112,11 @@ def _row(schedule: Schedule, kernel: Kernel, step: StepShape, hardware: Hardware
 def _terms(schedule: Schedule, kernel: Kernel, step: StepShape, facts: dict[str, Any]) -> tuple[dict[str, float], int, float]:
     """Return (terms of one call, rows, model FLOPs of the step) of a kernel."""
     table = schedule.table
-    names = [*BOUND_BY, "bytes"]
+    names = [*BOTTLENECK_OF_TERM, "bytes"]
     if facts["axis"] == "tokens":
         index = step.phase * (table.limits.max_batched_tokens + 1) + step.tokens
+        captured = table.capture["captured_tokens"][index].as_py()
+        index += captured - step.tokens if captured else 0  # a captured step pays for its padding
         found = {name: float(table.token_terms[f"{kernel.id}.{name}"][index].as_py()) for name in names}
         return found, step.tokens, float(facts["flops_per_token"]) * step.tokens
     if facts["axis"] == "sequences":
@@ -132,7 +132,7 @@ def _decode_terms(schedule: Schedule, kernel: Kernel, step: StepShape, flops_per
     mask = np.asarray(terms["sequences"]) == step.decode_sequences
     knots = np.asarray(terms["context_tokens"])[mask]
     keys = min(step.context_tokens, schedule.table.limits.attention_window_tokens)
-    found = {name: float(np.interp(keys, knots, np.asarray(terms[f"{kernel.id}.{name}"])[mask])) for name in (*BOUND_BY, "bytes")}
+    found = {name: float(np.interp(keys, knots, np.asarray(terms[f"{kernel.id}.{name}"])[mask])) for name in (*BOTTLENECK_OF_TERM, "bytes")}
     return found, step.decode_sequences, flops_per_pair * step.decode_sequences * keys
 
 

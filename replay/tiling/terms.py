@@ -54,6 +54,10 @@ class Terms:
         return {f"{kernel}.{name}": getattr(self, name) for name in TERM_NAMES}
 
 
+BOTTLENECK_OF_TERM = {"compute_s": "compute", "memory_s": "memory_bandwidth", "launch_s": "launch_sync", "sync_s": "launch_sync"}
+"""Bottleneck class of each term of time; whatever a collective takes is the interconnect's (`COLLECTIVE_LAYER`)."""
+COLLECTIVE_LAYER = "all_reduce"
+
 TERM_NAMES = ("compute_s", "memory_s", "launch_s", "sync_s", "bytes")
 
 

@@ -87,8 +87,9 @@ def _value(values: str) -> dict[str, Any]:
         return {"type": "boolean"}
     if values == "ratio":
         return {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
-    if values.startswith("int>="):
-        return {"type": "integer", "minimum": int(values[5:])}
+    if values.startswith("int:"):
+        least, most = (int(bound) for bound in values[4:].split(".."))
+        return {"type": "integer", "minimum": least, "maximum": most}
     if values in ("int|auto", "int|model"):
         return {"anyOf": [{"type": "integer", "minimum": 1}, {"const": values[4:]}]}
     if values == "sizes":

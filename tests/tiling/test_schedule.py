@@ -127,3 +127,47 @@ def test_the_sheet_names_every_kernel_of_the_step_and_its_shares_add_up():
         rows = [row for row in sheet.to_pylist() if row["step"] == step]
         assert sum(row["share_ratio"] for row in rows) == pytest.approx(1)
         assert all(row["rows_count"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 16, 32])
+@pytest.mark.parametrize("model", [LLAMA_8B, MIXTRAL])
+def test_model_flops_do_not_depend_on_the_ranks(model, ranks):
+    columns = ("flops_per_token", "flops_per_sequence", "flops_per_pair")
+    one, many = (compiled("[parallelism]", f"tensor = {count}", model=model).table.kernels for count in (1, ranks))
+    assert [sum(many[name].to_pylist()) for name in columns] == [sum(one[name].to_pylist()) for name in columns]
+
+
+@pytest.mark.parametrize("split", [1, 4, 32])
+def test_what_memory_costs_is_memory_time_and_nothing_else(split):
+    """With infinite bandwidth only compute, floors and latencies are left: no traffic hides in another term."""
+    device, spec = round_hardware(memory_bytes_per_s=1e30), mapping("[gemm]", "tile = [64, 64, 64]", f"split_k = {split}")
+    endless = mapping_sheet(
+        compiled("[gemm]", "tile = [64, 64, 64]", f"split_k = {split}", memory_bytes_per_s=1e30), device, spec, (DECODE, PREFILL)
+    )
+    real = mapping_sheet(compiled("[gemm]", "tile = [64, 64, 64]", f"split_k = {split}"), round_hardware(), spec, (DECODE, PREFILL))
+    for now, then in zip(real.to_pylist(), endless.to_pylist(), strict=True):
+        if now["kernel"] != "attention_decode":  # where few units have work, their share of the cache's rate is the limit
+            assert then["time_s"] == pytest.approx(now["compute_s"] + now["launch_s"] + now["sync_s"]), now["kernel"]
+
+
+def test_a_split_finer_than_the_reduction_allows_is_reported():
+    decisions = {d.knob: d for d in compiled("[gemm]", "split_k = 1000").decisions if d.knob.startswith("gemm.split_k")}
+    assert decisions["gemm.split_k@qkv.decode"].effective == "32"
+    assert "at least 128 of a depth of 4096" in decisions["gemm.split_k@qkv.decode"].reason
+    assert not [knob for knob in decisions if knob.startswith("gemm.split_k@lm_head.prefill")]
+
+
+def test_serving_limits_that_do_not_take_effect_are_reported():
+    done = compiled("[batching]", "max_context_tokens = 9999999", "max_batched_tokens = 256", "[graph]", "sizes = [8, 512]")
+    assert done.table.limits.max_context_tokens == LLAMA_8B.max_context_tokens
+    reported = {d.knob: (d.effective, d.stage) for d in done.decisions if d.reason}
+    assert reported == {"batching.max_context_tokens": ("131072", "execution"), "graph.sizes": ("sizes up to 256", "execution")}
+
+
+def test_decode_attention_joins_its_terms_as_it_was_fitted():
+    from replay.catalog.hardware import read_hardware
+
+    device = read_hardware("h100-sxm")
+    table = schedule(plan_kernels(LLAMA_8B, device, mapping()), LLAMA_8B, device, mapping()).table.kernels
+    exponents = dict(zip(table["kernel"].to_pylist(), table["overlap_exponent"].to_pylist(), strict=True))
+    assert exponents["attention_decode"] == device.gemm.overlap_exponent

@@ -1,0 +1,47 @@
+"""A setting scoped to a chip is that setting on this chip and nothing on any other - for every knob there is."""
+
+import pytest
+
+from replay.catalog.hardware import read_hardware
+from replay.pipeline import compile_mapping
+from replay.specs.knobs import KNOBS
+from replay.specs.mapping import MappingSpec, parse_mapping
+from tests.models import LLAMA_8B
+
+VALUES = {
+    "formats.weights": '"fp8"', "formats.activations": '"fp8"', "formats.kv": '"fp8"', "gemm.backend": '"vector"',
+    "attention.backend": '"unfused"', "layout.activations": '"column_major"', "gemm.tile": "[16, 32, 64]", "gemm.split_k": "2",
+    "attention.tile": "[16, 16]", "attention.kv_split": "3", "placement.weights": '"host"', "kv.block_tokens": "32",
+    "kv.memory_ratio": "0.5", "parallelism.tensor": "2", "all_reduce.one_shot_max_bytes": "1024", "graph.mode": '"none"',
+    "graph.sizes": "[7]", "batching.max_running": "17", "batching.max_batched_tokens": "100", "batching.max_context_tokens": "999",
+}  # fmt: skip
+ALONE = {
+    "formats.activations": ("formats", 'weights = "fp8"'),  # takes both operands in one format
+    "all_reduce.one_shot_max_bytes": ("parallelism", "tensor = 2"),  # takes ranks to join
+}
+
+
+def mapping(*assignments: tuple[str, str]) -> MappingSpec:
+    sections: dict[str, list[str]] = {"batching": ["max_batched_tokens = 64", "max_running = 32"]}
+    for section, line in assignments:
+        key = line.split(" = ")[0]
+        kept = [other for other in sections.get(section, []) if not other.startswith(key)]
+        sections[section] = [*kept, line]
+    return parse_mapping('name = "m"\n' + "\n".join(f"[{name}]\n" + "\n".join(lines) for name, lines in sections.items()), "m.toml")
+
+
+def table(spec: MappingSpec, chip: str):
+    return compile_mapping(LLAMA_8B, read_hardware(chip), spec).table
+
+
+@pytest.mark.parametrize("name", KNOBS)
+def test_a_chip_scope_is_the_setting_there_and_nothing_elsewhere(name):
+    section, key = name.split(".", 1)
+    value = VALUES.get(name, "false")
+    with_it = [ALONE[name]] if name in ALONE else []
+    plain = mapping(*with_it)
+    everywhere = mapping(*with_it, (section, f"{key} = {value}"))
+    scoped = mapping(*with_it, (section, f'"{key}@[chip=h100-sxm]" = {value}'))
+    assert table(everywhere, "h100-sxm") != table(plain, "h100-sxm"), "the setting changes nothing, so the test shows nothing"
+    assert table(scoped, "h100-sxm") == table(everywhere, "h100-sxm")
+    assert table(scoped, "h200-sxm") == table(plain, "h200-sxm")
