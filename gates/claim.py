@@ -6,9 +6,26 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gates.metrics import METRICS, MetricDefinition
+from gates.strata import parse_stratum
 
 Outcome = Literal["holds", "disproved", "undecided"]
 ALL_REQUESTS = "all"
+
+
+def claim_key(claim_id: str, trace: str, hardware: str) -> str:
+    """Return a claim's id within its cell, of its id in the plan: ``ttft_s.p99`` of ``chat/h100-sxm/ttft_s.p99``."""
+    return claim_id.removeprefix(f"{trace}/{hardware}/")
+
+
+def subject_phrase(metric: str, *, layer_type: str | None, percentile: float | None, stratum: str) -> str:
+    """Return what a claim is about, for people: ``TTFT p99 (prompts of 512 to 2047 tokens)``, ``memory-stall fraction of mlp``."""
+    parts = [METRICS[metric].label]
+    if layer_type is not None:
+        parts.append(f"of {layer_type}")
+    if percentile is not None:
+        parts.append(f"p{percentile:g}")
+    phrase = " ".join(parts)
+    return phrase if stratum == ALL_REQUESTS else f"{phrase} ({parse_stratum(stratum).phrase})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +110,11 @@ class Claim:
     """The same for people, with how much more data would decide it where that is known."""
     n_needed: int | None = None
     """Requests (or windows) that would decide it with 80 % power if the estimate stands."""
+
+    @property
+    def key(self) -> str:
+        """The id within its cell, as `ClaimSpec.key`."""
+        return claim_key(self.id, self.trace, self.hardware)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form for the verdict document."""

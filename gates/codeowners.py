@@ -8,6 +8,7 @@ inside ties the pattern to the top, one at the end means a folder, ``docs/*`` re
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -61,8 +62,10 @@ def parse_codeowners(text: str, where: str) -> Codeowners:
     return Codeowners(where=where, rules=tuple(rules), warnings=tuple(warnings))
 
 
-def find_codeowners(file: Path) -> tuple[Codeowners, PurePosixPath] | None:
+def find_codeowners(file: Path, read: Callable[[Path], str | None] | None = None) -> tuple[Codeowners, PurePosixPath] | None:
     """Return the CODEOWNERS of the repository that holds a file, and the file's path in it; None outside a repository or without one.
+
+    `read` returns a file's text, or None where there is no such file; by default the work tree's.
 
     Raises:
         SpecError: the file exists and cannot be read.
@@ -72,11 +75,17 @@ def find_codeowners(file: Path) -> tuple[Codeowners, PurePosixPath] | None:
     if top is None:
         return None
     for place in PLACES:
-        path = top / place
-        if path.is_file():
-            data = documents.read_bytes(path, _WHAT) if path.stat().st_size else b""  # an empty one gives nobody, as on GitHub
-            return parse_codeowners(documents.decode(data, str(path), _WHAT), place), PurePosixPath(file.relative_to(top).as_posix())
+        text = (read or _text_of_file)(top / place)
+        if text is not None:
+            return parse_codeowners(text, place), PurePosixPath(file.relative_to(top).as_posix())
     return None
+
+
+def _text_of_file(path: Path) -> str | None:
+    if not path.is_file():
+        return None
+    data = documents.read_bytes(path, _WHAT) if path.stat().st_size else b""  # an empty one gives nobody, as on GitHub
+    return documents.decode(data, str(path), _WHAT)
 
 
 def _words(line: str) -> list[str]:

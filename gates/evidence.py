@@ -16,8 +16,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from gates.claim import Claim
 from replay import documents
 from replay.errors import InvariantError, SpecError
+from replay.folders import check_folder, parquet_bytes, write_folder
 from replay.provenance import digest_bytes
 
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 MANIFEST = "manifest.json"
+_WANTED = "an evidence folder made by `replay gate`"
+_LONGEST_NAME = 180
 _PAIRED_COLUMNS = ("status", "queue_s", "ttft_s", "tpot_s", "itl_s", "e2e_s", "preemptions_per_request")
 _SUMMED_COLUMNS = (
     "device_s", "host_s", "tokens", "prefill_tokens", "output_tokens", "recomputed_tokens", "prefill_pairs",
@@ -58,32 +59,37 @@ def write_evidence(
 ) -> Document:
     """Write the evidence folder, whole or not at all, and return the verdict's `evidence`: ``{path, digest, reproduce}``.
 
-    An evidence folder that is there already is replaced. `path` is the folder's name; `digest` is that of the manifest;
-    `reproduce` is null until there is a command that recomputes the verdict. `files` are kept at the top.
+    An evidence folder that is there already is replaced; a file that its manifest does not list protects it. `path` is the
+    folder's name; `digest` is that of the manifest; `reproduce` is null until there is a command that recomputes the verdict.
+    `files` are kept at the top.
 
     Raises:
-        SpecError: the place is taken by something that is no evidence folder, or cannot be written.
+        SpecError: the place is taken by something that is not all evidence, or cannot be written.
     """
-    _check_place(folder)
     contents = _distinct(_contents(plan, claims, cells, files or {}))
     manifest = _manifest(contents)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        _write(folder, {**contents, MANIFEST: manifest})
-    except OSError as error:
-        raise SpecError(
-            str(folder), f"it cannot be written ({error.strerror})", "a folder that can be made", "choose another --out"
-        ) from error
+    write_folder(folder, {**contents, MANIFEST: manifest}, what=_WANTED, listed=listed_files)
     return {"path": folder.name, "digest": digest_bytes(manifest), "reproduce": None}
 
 
-def parquet_bytes(table: pa.Table) -> bytes:
-    """Return a table as Parquet; the same table gives the same bytes under one version of the library."""
-    import pyarrow.parquet as pq
+def listed_files(folder: Path) -> frozenset[str] | None:
+    """Return the files of an evidence folder by its manifest, itself included, or None where a folder is none."""
+    try:
+        rows = documents.read_json_object(folder / MANIFEST, _WANTED).get("files")
+    except SpecError:
+        return None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and set(row) == {"path", "sha256", "bytes"} for row in rows):
+        return None
+    return frozenset((MANIFEST, *(str(row["path"]) for row in rows)))
 
-    buffer = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(None).combine_chunks(), buffer, compression="zstd")
-    return buffer.getvalue()
+
+def check_place(folder: Path) -> None:
+    """Refuse, before anything is replayed, a place that `write_evidence` would refuse.
+
+    Raises:
+        SpecError: there is a file, or a folder with files that no evidence manifest lists, or it cannot be written.
+    """
+    documents.check_writable(check_folder(folder, what=_WANTED, listed=listed_files))
 
 
 def paired_requests(baseline: Run, candidate: Run) -> pa.Table:
@@ -105,16 +111,6 @@ def paired_requests(baseline: Run, candidate: Run) -> pa.Table:
         columns[name] = pc.coalesce(taken["baseline"][name], taken["candidate"][name])
     columns |= {f"{arm}_{name}": taken[arm][name] for arm in arms for name in _PAIRED_COLUMNS}
     return pa.table(columns)
-
-
-def _check_place(folder: Path) -> None:
-    if folder.is_symlink() or (folder.exists() and not (folder / MANIFEST).is_file()):
-        raise SpecError(
-            str(folder),
-            "something that is no evidence folder is there",
-            "a place for the evidence",
-            "move it away, or choose another --out",
-        )
 
 
 def _contents(
@@ -146,7 +142,8 @@ def _named(cells: Sequence[CellEvidence]) -> Iterator[tuple[str, CellEvidence]]:
     """Yield each cell with a folder name of its own, made of plain characters."""
     used: set[str] = set()
     for cell in cells:
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{cell.baseline.trace}-{cell.baseline.hardware}-{cell.baseline.model}").lstrip(".")
+        full = f"{cell.baseline.trace}-{cell.baseline.hardware}-{cell.baseline.model}"
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "_", full).lstrip(".")[:_LONGEST_NAME]
         name, count = plain, 1
         while name in used:
             count += 1
@@ -195,23 +192,3 @@ def _csv(rows: Sequence[Document]) -> bytes:
 def _manifest(contents: Mapping[str, bytes]) -> bytes:
     rows = [{"path": name, "sha256": digest_bytes(data).removeprefix("sha256:"), "bytes": len(data)} for name, data in contents.items()]
     return documents.pretty_json({"files": rows}).encode()
-
-
-def _write(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Build the folder beside its place, then swap it in; on a failure what was there stays."""
-    fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    old = fresh.with_name(f"{fresh.name}.old")
-    try:
-        fresh.chmod(0o755)
-        for name, data in contents.items():
-            documents.write_atomic(fresh / name, data)
-        if folder.exists():
-            folder.rename(old)
-        fresh.rename(folder)
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        if old.exists():
-            old.rename(folder)
-        raise
-    if old.exists():
-        shutil.rmtree(old)

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gates.attribution.cause import CauseQuestion, find_cause
+from gates.attribution.cause import CauseQuestion, find_cause, invalid_cause
 from gates.attribution.patch import MappingFile
 from gates.attribution.trials import Judgement
 from gates.checks import Evidence, run_checks
 from gates.finding import Finding
-from gates.judge import judge
-from gates.plan import Plan, PlannedCell, cell_of, make_plan
-from gates.request import Cell, GateRequest
+from gates.judge import judge, unmeasured
+from gates.plan import CellSpec, Plan, PlannedCell, cell_of, make_plan
+from gates.records import foreign_records
+from gates.request import Arm, Cell, GateRequest, RecordedCell
 from gates.statement import InputRecord
 from gates.sustained import sustained_figures
 from gates.verdict import CellVerdict, Verdict, cell_verdict, combine, decide_cell
+from replay.errors import EvidenceError
 from replay.pipeline import Replayer
 
 if TYPE_CHECKING:
@@ -62,7 +64,8 @@ def gate(request: GateRequest, progress: Progress) -> GateResult:
     with ThreadPoolExecutor(max_workers=request.jobs) as pool:
         progress(f"replaying the baseline {request.baseline.label} on {len(replayers)} trace and accelerator pairs")
         baselines = list(pool.map(lambda replayer: replayer.run(request.baseline.mapping), replayers))
-        plan = make_plan(request.policy, [cell_of(run) for run in baselines], request.seed, as_of=request.as_of)
+        cells = [_planned_cell(cell, run) for cell, run in zip(request.cells, baselines, strict=True)]
+        plan = make_plan(request.policy, cells, request.seed, as_of=request.as_of)
         progress(f"replaying the candidate {request.candidate.label}; plan {plan.digest[7:19]}")
         judging = partial(_judge_cell, request, progress)
         judged = tuple(pool.map(judging, request.cells, plan.cells, replayers, baselines))
@@ -71,10 +74,40 @@ def gate(request: GateRequest, progress: Progress) -> GateResult:
     )
 
 
+def without_evidence(request: GateRequest, error: EvidenceError) -> GateResult:
+    """Return the rollback where what a bundle or run directory was made on is not to be had: its own cells, with nothing replayed."""
+    arm = request.baseline if request.baseline.recorded else request.candidate
+    specs = [_recorded_cell(request, arm, record) for record in arm.recorded]
+    plan = make_plan(request.policy, specs, request.seed, as_of=request.as_of)
+    finding = Finding(code="evidence_missing", message=str(error), effect="invalidates", stage="ingress", bottleneck_class="measurement")
+    findings = (finding, *request.findings)
+    cause = invalid_cause(findings, request.owners)
+    verdicts = [cell_verdict(cell.spec, unmeasured(cell, "nothing was replayed"), findings, cause=cause) for cell in plan.cells]
+    return GateResult(request=request, verdict=combine(verdicts), plan=plan, cells=(), inputs=(*_inputs(request), *_recorded_inputs(arm)))
+
+
+def _planned_cell(cell: Cell, baseline: Run) -> CellSpec:
+    return cell_of(baseline, trace_kind=cell.trace.provenance.kind, hardware_digest=cell.hardware.digest, model_digest=cell.model.digest)
+
+
+def _recorded_cell(request: GateRequest, arm: Arm, record: RecordedCell) -> CellSpec:
+    return CellSpec(
+        trace=record.trace_name,
+        trace_digest=record.trace_digest,
+        trace_kind=record.trace_kind,
+        hardware=record.hardware.name,
+        hardware_digest=record.hardware.digest,
+        model=arm.model.name if arm.model is not None else "",
+        model_digest=arm.model.digest if arm.model is not None else None,
+        layer_types=(),
+        baseline_mapping_digest=request.baseline.mapping.digest,
+    )
+
+
 def _judge_cell(
     request: GateRequest, progress: Progress, cell: Cell, planned: PlannedCell, replayer: Replayer, baseline: Run
 ) -> JudgedCell:
-    own = (*request.findings, *_foreign_trace(cell))
+    own = (*request.findings, *foreign_records(request, cell))
 
     def findings_on(run: Run) -> tuple[Finding, ...]:
         evidence = Evidence(baseline=baseline, candidate=run, provenance=cell.trace.provenance, policy=request.policy, as_of=request.as_of)
@@ -106,16 +139,6 @@ def _judge_cell(
     return JudgedCell(replayer=replayer, baseline=baseline, candidate=candidate, verdict=verdict)
 
 
-def _foreign_trace(cell: Cell) -> Iterator[Finding]:
-    """Find a trace that is not the one a bundle or run directory was made on."""
-    if cell.recorded_digest is not None and cell.recorded_digest != cell.trace.digest:
-        message = (
-            f"trace {cell.trace.name} has digest {cell.trace.digest}, the baseline was made on {cell.recorded_digest}: "
-            "the loads differ; make the baseline again on this trace, or name the old one"
-        )
-        yield Finding(code="trace_changed", message=message, effect="invalidates", stage="ingress", bottleneck_class="measurement")
-
-
 def _inputs(request: GateRequest) -> Iterator[InputRecord]:
     """Yield every input by content; each trace, model and accelerator once."""
     for role, arm in (("baseline_mapping", request.baseline), ("candidate_mapping", request.candidate)):
@@ -130,6 +153,16 @@ def _inputs(request: GateRequest) -> Iterator[InputRecord]:
     yield InputRecord(role="policy", name=request.policy_name, digest=request.policy.digest)
     if request.owners_name is not None and request.owners_digest is not None:
         yield InputRecord(role="owners", name=request.owners_name, digest=request.owners_digest)
+
+
+def _recorded_inputs(arm: Arm) -> Iterator[InputRecord]:
+    """Yield what a bundle or run directory says it was made on."""
+    records = {
+        **{("trace", record.trace_name): record.trace_digest for record in arm.recorded},
+        **({("model", arm.model.name): arm.model.digest} if arm.model is not None else {}),
+        **{("hardware", record.hardware.name): record.hardware.digest for record in arm.recorded},
+    }
+    yield from (InputRecord(role=role, name=name, digest=digest) for (role, name), digest in records.items())
 
 
 def _trace_record(cell: Cell) -> InputRecord:

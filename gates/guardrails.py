@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,7 +40,9 @@ def _guardrail(claim: Claim, policy: PolicySpec) -> dict[str, Any]:
 def _window(claim: Claim, policy: PolicySpec) -> str:
     """Return how much traffic a figure needs before it is compared with the limit."""
     if claim.percentile is not None:
-        requests = math.ceil(policy.warning_beyond / (1 - claim.percentile / 100) - 1e-9)
+        from replay.assembly.percentile import samples_needed
+
+        requests = samples_needed(policy.warning_beyond, claim.percentile)
         return f"any {requests} consecutive requests, so that {policy.warning_beyond} lie beyond p{claim.percentile:g}"
     if METRICS[claim.metric].basis == "request_mean":
         return f"any {claim.n} consecutive requests"

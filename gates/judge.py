@@ -35,6 +35,14 @@ def judge(cell: PlannedCell, baseline: Run, candidate: Run) -> tuple[Claim, ...]
     return tuple(_claim(cell, claim, figures, comparison, p) for claim, figures, comparison, p in rows)
 
 
+def unmeasured(cell: PlannedCell, why: str) -> tuple[Claim, ...]:
+    """Return the cell's claims where nothing could be replayed: every one undecided, for the same reason."""
+    from gates.measure.measured import Measured
+
+    measured = Measured(problem=("metric_absent", why))
+    return tuple(_claim(cell, claim, measured, None, None) for claim in cell.claims)
+
+
 def _compare(cell: PlannedCell, claim: PlannedClaim, measured: Measured) -> Comparison | None:
     from gates.statistics.compare import compare
 

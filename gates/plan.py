@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gates.claim import ALL_REQUESTS, ClaimSpec
+from gates.claim import ClaimSpec, subject_phrase
 from gates.margins import format_margin
 from gates.metrics import MetricDefinition
 from gates.policy import PolicySpec
-from gates.strata import parse_stratum
 from replay.errors import SpecError
 from replay.provenance import digest_document
 
@@ -50,6 +49,11 @@ class CellSpec:
     model: str
     layer_types: tuple[str, ...]
     """Layer types of the model as the baseline runs it."""
+    trace_kind: str | None = None
+    """How the trace came to be; with the digests below, what the names alone would leave open."""
+    hardware_digest: str | None = None
+    model_digest: str | None = None
+    baseline_mapping_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +119,7 @@ class Plan:
             "minimum_windows": policy.minimum_windows,
             "allow_synthetic": policy.allow_synthetic,
             "max_trace_age_days": policy.max_trace_age_days,
+            "max_rejected_ratio": policy.max_rejected_ratio,
             "strata": sorted({claim.spec.stratum for cell in self.cells for claim in cell.claims}),
             "slo": None if policy.slo is None else {name: getattr(policy.slo, name) for name in policy.slo.__slots__},
             "rules": dict(RULES),
@@ -122,8 +127,12 @@ class Plan:
                 {
                     "trace": cell.spec.trace,
                     "trace_digest": cell.spec.trace_digest,
+                    "trace_kind": cell.spec.trace_kind,
                     "hardware": cell.spec.hardware,
+                    "hardware_digest": cell.spec.hardware_digest,
                     "model": cell.spec.model,
+                    "model_digest": cell.spec.model_digest,
+                    "baseline_mapping_digest": cell.spec.baseline_mapping_digest,
                     "claims": [claim.to_document() for claim in cell.claims],
                 }
                 for cell in self.cells
@@ -136,8 +145,13 @@ class Plan:
         return digest_document(self.to_document())
 
 
-def cell_of(baseline: Run) -> CellSpec:
-    """Return the cell that a baseline run stands for; waiting for the host is no layer type."""
+def cell_of(
+    baseline: Run, *, trace_kind: str | None = None, hardware_digest: str | None = None, model_digest: str | None = None
+) -> CellSpec:
+    """Return the cell that a baseline run stands for; waiting for the host is no layer type.
+
+    A run names its trace, accelerator and model; what the names stand for is told beside it.
+    """
     from replay.assembly.layers import HOST_LAYER
 
     return CellSpec(
@@ -146,6 +160,10 @@ def cell_of(baseline: Run) -> CellSpec:
         hardware=baseline.hardware,
         model=baseline.model,
         layer_types=tuple(layer for layer in baseline.layers["layer_type"].to_pylist() if layer != HOST_LAYER),
+        trace_kind=trace_kind,
+        hardware_digest=hardware_digest,
+        model_digest=model_digest,
+        baseline_mapping_digest=baseline.mapping_digest,
     )
 
 
@@ -168,17 +186,6 @@ def make_plan(policy: PolicySpec, cells: Sequence[CellSpec], seed: int, *, as_of
     return Plan(cells=tuple(planned), policy=policy, seed=seed, as_of=as_of)
 
 
-def subject_phrase(spec: ClaimSpec) -> str:
-    """Return what a claim is about, for people: ``TTFT p99 (prompts of 512 to 2047 tokens)``."""
-    parts = [spec.definition.label]
-    if spec.layer_type is not None:
-        parts.append(f"of {spec.layer_type}")
-    if spec.percentile is not None:
-        parts.append(f"p{spec.percentile:g}")
-    phrase = " ".join(parts)
-    return phrase if spec.stratum == ALL_REQUESTS else f"{phrase} ({parse_stratum(spec.stratum).phrase})"
-
-
 def _specs(policy: PolicySpec, cell: CellSpec) -> Iterator[ClaimSpec]:
     yield from policy.claims
     for spec in policy.layer_claims:
@@ -195,7 +202,7 @@ def _check_resolution(policy: PolicySpec, blocking_count: int) -> None:
 
 
 def _planned(spec: ClaimSpec, cell: CellSpec, alpha: float) -> PlannedClaim:
-    subject = subject_phrase(spec)
+    subject = subject_phrase(spec.metric, layer_type=spec.layer_type, percentile=spec.percentile, stratum=spec.stratum)
     return PlannedClaim(
         id=f"{cell.trace}/{cell.hardware}/{spec.key}",
         spec=spec,

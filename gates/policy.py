@@ -14,6 +14,7 @@ from gates.strata import PromptBin, prompt_bins
 from replay import documents
 from replay.errors import SpecError
 from replay.provenance import digest_document
+from replay.toml_lines import locate
 
 SLO_LIMITS = ("ttft_s", "tpot_s", "e2e_s")
 SLO_MARGIN_POINTS = "1 point"
@@ -41,6 +42,8 @@ class PolicySpec:
     warning_beyond: int
     minimum_windows: int
     allow_synthetic: bool
+    max_rejected_ratio: float
+    """Largest share of requests that even the baseline may reject; beyond it the trace does not fit the deployment."""
     prompt_bin_edges_tokens: tuple[int, ...]
     claims: tuple[ClaimSpec, ...]
     """Claims asked about every cell, strata written out."""
@@ -111,6 +114,7 @@ class _Policy:
             claims=tuple(claims),
             layer_claims=tuple(layer_claims),
             slo=slo,
+            max_rejected_ratio=float(figures["max_rejected_ratio"]),
             max_trace_age_days=figures.get("max_trace_age_days"),
         )
 
@@ -164,6 +168,9 @@ class _Policy:
             raise SpecError(place, f"prompt_bin_edges_tokens is {edges}", "ascending whole numbers, each once", "sort the edges")
         if not 0 < figures["alpha"] <= 0.25:
             raise SpecError(self._at(("alpha",)), f"alpha is {figures['alpha']}", "above 0 and at most 0.25", "write 0.05")
+        if not 0 <= figures["max_rejected_ratio"] < 1:
+            got = f"max_rejected_ratio is {figures['max_rejected_ratio']}"
+            raise SpecError(self._at(("max_rejected_ratio",)), got, "a fraction of the requests from 0 and below 1", "write 0.01 for 1 %")
         if figures["warning_beyond"] < figures["minimum_beyond"]:
             got = f"warning_beyond is {figures['warning_beyond']} and minimum_beyond is {figures['minimum_beyond']}"
             raise SpecError(self._at(("warning_beyond",)), got, "warning_beyond >= minimum_beyond", "raise warning_beyond")
@@ -179,7 +186,7 @@ class _Policy:
             raise SpecError(self.where, "it has no blocking claim", "at least one, as nothing could be released otherwise", fix)
 
     def _at(self, path: tuple[str, ...]) -> str:
-        line = documents.locate(self.text, path)
+        line = locate(self.text, path)
         return f"{self.where}:{line}" if line else self.where
 
 

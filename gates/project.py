@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,13 +51,23 @@ def find_project(start: Path) -> Project | None:
         SpecError: the nearest one cannot be used.
     """
     start = start.resolve()
-    for folder in (start, *start.parents):
-        if (folder / "replay.toml").is_file():
-            return read_project(folder / "replay.toml")
-        pyproject = folder / "pyproject.toml"
-        if pyproject.is_file() and _tool_table(pyproject) is not None:
-            return read_project(pyproject)
-    return None
+    return next((project for folder in (start, *start.parents) if (project := project_in(folder, _text_of_file))), None)
+
+
+def project_in(folder: Path, read: Callable[[Path], str | None]) -> Project | None:
+    """Return the project file of one folder, or None; `read` returns a file's text, or None where there is no such file.
+
+    Raises:
+        SpecError: it cannot be used.
+    """
+    path = folder / "replay.toml"
+    text = read(path)
+    if text is not None:
+        return _project(documents.parse_toml(text, str(path)), path, str(path), text)
+    pyproject = folder / "pyproject.toml"
+    text = read(pyproject)
+    table = None if text is None else _tool_table(text, pyproject)
+    return None if table is None else _project(table, pyproject, f"{pyproject} [tool.replay]", None)
 
 
 def read_project(path: Path) -> Project:
@@ -65,17 +76,21 @@ def read_project(path: Path) -> Project:
     Raises:
         SpecError: it cannot be read, is not TOML, has an unknown key or a value of the wrong kind.
     """
+    text = documents.decode(documents.read_bytes(path, _WHAT), str(path), _WHAT)
     if path.name == "pyproject.toml":
-        table = _tool_table(path)
+        table = _tool_table(text, path)
         if table is None:
             raise SpecError(str(path), "it has no table [tool.replay]", _WHAT, "add the table, or name a replay.toml")
         return _project(table, path, f"{path} [tool.replay]", None)
-    text = documents.decode(documents.read_bytes(path, _WHAT), str(path), _WHAT)
     return _project(documents.parse_toml(text, str(path)), path, str(path), text)
 
 
-def _tool_table(pyproject: Path) -> Document | None:
-    tools = documents.read_toml(pyproject, _WHAT).get("tool", {})
+def _text_of_file(path: Path) -> str | None:
+    return documents.decode(documents.read_bytes(path, _WHAT), str(path), _WHAT) if path.is_file() else None
+
+
+def _tool_table(text: str, pyproject: Path) -> Document | None:
+    tools = documents.parse_toml(text, str(pyproject)).get("tool", {})
     if not isinstance(tools, dict) or "replay" not in tools:
         return None
     table = tools["replay"]

@@ -8,12 +8,25 @@ from typing import TYPE_CHECKING
 from gates.finding import Finding
 from gates.owners import Owners
 from gates.policy import PolicySpec
+from replay.provenance import TraceKind
 from replay.specs.hardware import HardwareSpec
 from replay.specs.mapping import MappingSpec
 from replay.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from replay.ingress.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedCell:
+    """One (trace, accelerator) that a bundle or run directory was made on."""
+
+    trace_name: str
+    trace_digest: str
+    trace_kind: TraceKind
+    trace_locator: str
+    """Where the trace lies as seen from the project."""
+    hardware: HardwareSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +40,10 @@ class Arm:
     """The mapping file's text, where there is one to patch."""
     file: str | None = None
     """Name of that file, relative to the project."""
+    model: ModelSpec | None = None
+    """The model that a bundle or run directory was made for."""
+    recorded: tuple[RecordedCell, ...] = ()
+    """What a bundle or run directory was made on; every cell it is judged on has to be among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +55,6 @@ class Cell:
     """How artifacts name the file."""
     model: ModelSpec
     hardware: HardwareSpec
-    recorded_digest: str | None = None
-    """Digest of the trace that a bundle's figures were made on, where a bundle says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from gates.claim import Claim
 from gates.finding import Finding
@@ -15,6 +15,9 @@ from gates.plan import CellSpec
 from gates.reasons import cell_reasons
 from replay.errors import InvariantError
 from replay.specs.knobs import STAGES
+
+if TYPE_CHECKING:
+    from gates.attribution.cause import CellCause
 
 Decision = Literal["release", "rollback"]
 Basis = Literal["proven_safe", "regression", "inconclusive", "invalid_evidence"]
@@ -24,25 +27,6 @@ EXIT_CODES: dict[Basis, int] = {"proven_safe": 0, "regression": 10, "inconclusiv
 """1 is left to crashes and 2 to usage errors."""
 FAIL_ON: tuple[Basis, ...] = ("regression", "inconclusive", "invalid_evidence")
 _ACROSS_CELLS: tuple[Basis, ...] = ("regression", "invalid_evidence", "inconclusive", "proven_safe")
-
-
-class Cause(Protocol):
-    """Why a cell's verdict is what it is; all values are JSON-ready (made by `gates.attribution`)."""
-
-    @property
-    def first_failing_stage(self) -> str | None: ...  # noqa: D102
-    @property
-    def bottleneck_class(self) -> str | None: ...  # noqa: D102
-    @property
-    def knobs(self) -> Sequence[Document]: ...  # noqa: D102
-    @property
-    def attribution(self) -> Sequence[Document]: ...  # noqa: D102
-    @property
-    def mitigation(self) -> Document | None: ...  # noqa: D102
-    @property
-    def owners(self) -> Sequence[Document]: ...  # noqa: D102
-    @property
-    def reasons(self) -> Sequence[Document]: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +43,7 @@ class CellVerdict:
     first_failing_stage: str | None
     bottleneck_class: str | None
     claims: tuple[Claim, ...]
-    cause: Cause | None = None
+    cause: CellCause | None = None
     sustained: Document | None = None
 
 
@@ -110,7 +94,7 @@ def cell_verdict(
     claims: Sequence[Claim],
     findings: Sequence[Finding],
     *,
-    cause: Cause | None = None,
+    cause: CellCause | None = None,
     sustained: Document | None = None,
 ) -> CellVerdict:
     """Return the verdict of one cell; without a `cause` the findings alone say where it fails."""

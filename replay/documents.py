@@ -1,21 +1,22 @@
 """Documents that people write: read them, check them against ``schemas/``, say exactly where one is wrong.
 
-Also the only writer of files: whatever is written appears whole or not at all.
+Also the only writer of files (of whole folders: `replay.folders`): whatever is written appears whole or not at all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import tempfile
 import tomllib
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from replay.errors import SchemaError, SpecError, nearest
+from replay.toml_lines import locate
 
 Document = dict[str, Any]
 
@@ -42,7 +43,6 @@ def read_bytes(path: Path, what: str) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SpecError(str(path), f"it cannot be read ({reason})", what, "check its name and permissions") from error
-        raise SpecError(str(path), f"it cannot be read ({error.strerror})", what, "check its permissions") from error
     if not data.strip():
         raise SpecError(str(path), "the file is empty", what, "write it, or check how it was produced")
     return data
@@ -118,43 +118,69 @@ def check(document: Any, schema_name: str, where: str, text: str | None = None) 
         raise _schema_error(errors[0], where, text)
 
 
-def locate(text: str, keys: Iterable[str | int]) -> int | None:
-    """Return the 1-based line on which a key path of a TOML text is set, or None when it cannot be found."""
-    path = [str(key) for key in keys if isinstance(key, str)]
-    table: list[str] = []
-    best: tuple[int, int] | None = None
-    for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$", line)
-        if header:
-            table = _split_key(header.group(1))
-            found = table
-        else:
-            key = re.match(r"""\s*((?:"[^"]*"|'[^']*'|[\w.-])+)\s*=""", line)
-            if not key:
-                continue
-            found = table + _split_key(key.group(1))
-        if found and found == path[: len(found)] and (best is None or len(found) > best[0]):
-            best = (len(found), number)
-    return best[1] if best else None
-
-
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all (a temporary file beside it, then a rename); parents are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Write a file whole or not at all (a temporary file beside it, then a rename); parents are made.
+
+    Raises:
+        SpecError: a folder is in its place, or it cannot be written.
+    """
+    _refuse_folder(path)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".fresh.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+        raise not_writable(path, error) from error
 
 
 def write_json(path: Path, document: Any) -> None:
     """Write a document as readable strict JSON in its own key order."""
     write_atomic(path, pretty_json(document).encode())
+
+
+def check_file_place(path: Path) -> None:
+    """Refuse, before long work, a file that `write_atomic` could not write.
+
+    Raises:
+        SpecError: a folder is in its place, or it cannot be written.
+    """
+    _refuse_folder(path)
+    check_writable(path)
+
+
+def _refuse_folder(path: Path) -> None:
+    if os.path.isdir(path):
+        raise SpecError(str(path), "a folder of that name", "a file to write", "move it away, or choose another place")
+
+
+def check_writable(path: Path) -> None:
+    """Refuse, before long work, a file or folder that could not be written afterwards; nothing is left behind.
+
+    Raises:
+        SpecError: its nearest folder that exists is none, or takes no files.
+    """
+    folder = next((folder for folder in path.absolute().parents if os.path.lexists(folder)), path.absolute().parent)
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.lstat(path)  # a name that is too long is no name here
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".fresh.")
+        os.close(handle)
+        os.unlink(temporary)
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+        raise not_writable(path, error) from error
+
+
+def not_writable(path: Path, error: OSError | ValueError) -> SpecError:
+    """Return what a failure of the file system while writing means to people."""
+    reason = error.strerror if isinstance(error, OSError) else None
+    return SpecError(str(path), f"it cannot be written ({reason or error})", "a place to write to", "choose another place")
 
 
 def pretty_json(document: Any) -> str:
@@ -173,11 +199,6 @@ def _unique_keys(where: str, pairs: list[tuple[str, Any]]) -> Document:
         repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise SpecError(where, f"the key {repeated!r} twice in one object", "each key once", "remove one of them")
     return document
-
-
-def _split_key(dotted: str) -> list[str]:
-    parts = re.findall(r'"([^"]*)"|\'([^\']*)\'|([\w-]+)', dotted)
-    return [next(part for part in match if part) for match in parts if any(match)]
 
 
 def _precedence(error: Any) -> tuple[bool, int, list[str]]:

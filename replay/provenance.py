@@ -26,6 +26,12 @@ def digest_document(document: Any) -> str:
     return digest_bytes(canonical_json(document))
 
 
+ORIGIN_UNSTATED = "the file does not state where its rows come from"
+"""Note of a native file without provenance."""
+ORIGIN_STATED_ON_IMPORT = "stated as recorded on import"
+"""Beginning of the note where a person said on import that the rows were recorded."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceProvenance:
     """How a trace came to be, kept with it through import, slicing and replay.
@@ -49,6 +55,16 @@ class TraceProvenance:
     """Tokens per prefix block where the rows carry block hashes."""
     notes: tuple[str, ...] = ()
     """Each change or doubt: unit conversions, sorting, ties, rebasing, slices."""
+
+    @property
+    def origin_unstated(self) -> bool:
+        """Whether nothing says where the rows come from: they may be drawn from a generator."""
+        return self.kind == "reconstructed" and ORIGIN_UNSTATED in self.notes
+
+    @property
+    def origin_stated_on_import(self) -> bool:
+        """Whether only a person's word on import says that the rows were recorded."""
+        return any(note.startswith(ORIGIN_STATED_ON_IMPORT) for note in self.notes)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form; `from_document` reads it back."""

@@ -1,4 +1,4 @@
-"""Statements of a TOML text with their exact places, so that one value can be changed without touching anything else.
+"""Statements of a TOML text with their exact places: to name the line of a fault, or to change one value and nothing else.
 
 The text is known to be valid TOML (it was parsed before); only where things begin and end has to be found.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 _STRINGS = re.compile(
@@ -62,6 +62,17 @@ def statements(text: str) -> Iterator[Statement]:
         position = _skip(text, after)
 
 
+def locate(text: str, keys: Iterable[str | int]) -> int | None:
+    """Return the 1-based line on which a key path of a valid TOML text is set, else that of its nearest parent, else None."""
+    path = tuple(key for key in keys if isinstance(key, str))
+    best: Statement | None = None
+    for statement in statements(text):
+        found = statement.path
+        if found and found == path[: len(found)] and (best is None or len(found) > len(best.path)):
+            best = statement
+    return None if best is None else text.count("\n", 0, best.first) + 1
+
+
 def _skip(text: str, position: int) -> int:
     """Return the offset after white space and comments."""
     match = _SPACE.match(text, position)
@@ -112,7 +123,7 @@ def _scan_comment(text: str, position: int, end: int) -> int:
 def _key_path(key: str) -> tuple[str, ...]:
     """Return the parts of a dotted key, as a TOML parser reads them."""
     parts: list[str] = []
-    table = tomllib.loads(f"{key} = 0")
+    table: object = tomllib.loads(f"{key} = 0")
     while isinstance(table, dict):
         [(part, table)] = table.items()
         parts.append(part)

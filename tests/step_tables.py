@@ -71,7 +71,8 @@ def captured_table(limits: StepLimits, sizes: Sequence[int] = (), *, decode_only
 def assemble_table(kernels: list[dict[str, Any]], terms: dict[str, np.ndarray], knots: Sequence[float], **more: Any) -> StepTable:
     """A step table of kernels and their term columns by ``<kernel>.<term>``; terms that are not given are 0.
 
-    `more` may give limits, pool, capture, host_launch_s, host_graph_launch_s, launches_count, reference_flops_per_s.
+    `more` may give limits, pool, capture, host_launch_s, host_graph_launch_s, launches_count, prefill_launches_count and
+    reference_flops_per_s.
     """
     limits = more.pop("limits", None) or make_limits()
     token_rows, sequence_rows = limits.max_batched_tokens + 1, limits.max_running + 1
@@ -84,7 +85,7 @@ def assemble_table(kernels: list[dict[str, Any]], terms: dict[str, np.ndarray], 
     decode = {"sequences": np.repeat(np.arange(sequence_rows), len(knots)), "context_tokens": np.tile(knots, sequence_rows)}
     fields = {
         "pool": make_pool(), "capture": captured_table(limits), "host_launch_s": 0.0, "host_graph_launch_s": 0.0,
-        "launches_count": 1, "reference_flops_per_s": 1e12,
+        "launches_count": 1, "prefill_launches_count": 0, "reference_flops_per_s": 1e12,
     }  # fmt: skip
     return StepTable(
         kernels=pa.Table.from_pylist(kernels, schema=KERNEL_SCHEMA),

@@ -51,8 +51,18 @@ def test_the_verdict_shown_in_the_readme_is_what_the_demo_prints(sample, monkeyp
         assert line in printed or line == "...", line
 
 
+def missing_paths(text):
+    """Return the paths from the repository's top that a text names and that do not exist."""
+    named = re.findall(r"(?<![\w./-])(?:replay|gates|traces|schemas|tests|bench|\.github)/[\w./-]*", text)
+    return [name for name in named if not (Path(__file__).resolve().parents[1] / name.rstrip(".")).exists()]
+
+
 def test_every_path_the_readme_names_exists():
-    root = Path(__file__).resolve().parents[1]
-    for name in re.findall(r"`((?:replay|gates|traces|schemas|bench|\.github)/[\w./-]*)`", README):
-        if not name.startswith("replay/catalog/hardware/") or (root / name).exists():
-            assert (root / name).exists(), name
+    assert missing_paths(README) == []
+
+
+@pytest.mark.parametrize(
+    "folder", ["replay/catalog/hardware", "replay", "gates/render", "traces/demo", "schemas", "tests", "bench", ".github"]
+)
+def test_a_path_that_is_not_there_is_found_in_any_folder(folder):
+    assert missing_paths(f"see `{folder}/absent.toml` and {folder}/.") == [f"{folder}/absent.toml"]

@@ -12,25 +12,26 @@ import numpy as np
 import pyarrow as pa
 
 from gates.attribution.growth import ALL_STEPS, Growth, growth_that_counts, step_growths
-from gates.attribution.stage import mean_queue_s, pool_failure, pool_tokens, preemptions_count, rejected_count
+from gates.attribution.stage import mean_queue_s, pool_failure, pool_tokens, preemptions_count
 from gates.attribution.trials import Trials
+from gates.rejections import CONTEXT_LIMIT, KV_CAPACITY, LIMITS, rejected_more
 from replay.assembly.run import Run
 from replay.errors import SpecError
 from replay.execution.step_costs import Floats, PricedKernel, price_kernels, step_seconds
 from replay.tiling.step_table import StepTable
+from replay.tiling.terms import BOTTLENECK_OF_TERM, COLLECTIVE_LAYER
 
+HOST_WAIT, COLLECTIVES = "waiting for the host", "collectives"
+TERM_PHRASES = {"compute_s": "compute", "memory_s": "memory stall", "launch_s": "kernel launches", "sync_s": "synchronisation"}
+"""How people call the exposed part of each term of a kernel."""
 TERM_CLASSES = {
-    "compute": "compute",
-    "memory stall": "memory_bandwidth",
-    "kernel launches": "launch_sync",
-    "synchronisation": "launch_sync",
-    "waiting for the host": "launch_sync",
-    "collectives": "interconnect",
+    **{TERM_PHRASES[term]: name for term, name in BOTTLENECK_OF_TERM.items()},
+    HOST_WAIT: "launch_sync",
+    COLLECTIVES: "interconnect",
 }
-"""Class of each exposed term of the time."""
+"""Class of each exposed part of the time."""
 
 HOST = "host"
-COLLECTIVE_LAYER = "all_reduce"
 
 Split = dict[tuple[str, str, str], float]
 """Seconds by (phase, layer type, term)."""
@@ -71,7 +72,8 @@ def _bottleneck(trials: Trials, knobs: frozenset[str]) -> Bottleneck:
     after = trials.replayer.table(trials.only(knobs - batching))
     growth = growth_that_counts(step_growths(baseline.steps, before, after))
     if growth is None:
-        return _of_the_queue(baseline, trials.replayer.run(trials.only(knobs)), before, after)
+        changed = trials.only(knobs)
+        return _of_the_queue(baseline, trials.replayer.run(changed), before, trials.replayer.table(changed))
     return _of_the_step(growth, _split(before, growth.view.steps), _split(after, growth.view.steps))
 
 
@@ -80,12 +82,15 @@ def _of_the_queue(baseline: Run, changed: Run, before: StepTable, after: StepTab
     shrunk = pool_failure(baseline, changed, before, after)
     if shrunk is not None:
         return Bottleneck(bottleneck_class="memory_capacity", layer_type=None, phase=None, message=f"{same}; {shrunk}")
-    preempted = preemptions_count(changed) - preemptions_count(baseline)
-    rejected = rejected_count(changed) - rejected_count(baseline)
-    if preempted > 0 or rejected > 0:
+    preempted, refused = preemptions_count(changed) - preemptions_count(baseline), rejected_more(baseline, changed)
+    if preempted > 0 or KV_CAPACITY in refused:
         pool = f"a cache pool of {pool_tokens(after)} tokens"
-        message = f"{same}; on replay {preempted:+d} preemptions and {rejected:+d} requests that never fit, with {pool}"
+        message = f"{same}; on replay {preempted:+d} preemptions and {refused.get(KV_CAPACITY, 0):+d} requests that never fit, with {pool}"
         return Bottleneck(bottleneck_class="memory_capacity", layer_type=None, phase=None, message=message)
+    if CONTEXT_LIMIT in refused:
+        limits = f"{after.limits.max_context_tokens} tokens instead of {before.limits.max_context_tokens}"
+        message = f"{same}; {refused[CONTEXT_LIMIT]} more requests are refused, by a context limit of {limits}, so less is served"
+        return Bottleneck(bottleneck_class=LIMITS[CONTEXT_LIMIT].bottleneck_class, layer_type=None, phase=None, message=message)
     (before_s, after_s), counts = (mean_queue_s(baseline), mean_queue_s(changed)), (baseline.steps.num_rows, changed.steps.num_rows)
     message = (
         f"{same}; requests queue {after_s:.4g} s on average instead of {before_s:.4g} s, over {counts[1]} steps instead of {counts[0]}"
@@ -118,7 +123,7 @@ def _split(table: StepTable, steps: pa.Table) -> Split:
     phases = {name: mask for name, mask in (("prefill", prefill), ("decode", ~prefill)) if mask.any()}
     seconds = step_seconds(table, steps)
     for phase, mask in phases.items():
-        split[phase, HOST, "waiting for the host"] = float(np.maximum(seconds.host_s - seconds.device_s, 0.0)[mask].sum())
+        split[phase, HOST, HOST_WAIT] = float(np.maximum(seconds.host_s - seconds.device_s, 0.0)[mask].sum())
     for kernel in price_kernels(table, steps):
         for term, one_call_s in _exposed(kernel).items():
             each_s = (kernel.weight * one_call_s)[kernel.row]
@@ -129,13 +134,10 @@ def _split(table: StepTable, steps: pa.Table) -> Split:
 
 
 def _exposed(kernel: PricedKernel) -> dict[str, Floats]:
-    """Return the time of one call by exposed term [rows]; everything about a collective is the interconnect's."""
+    """Return the time of one call by exposed part [rows]; everything about a collective is the interconnect's, nothing else is."""
     time_s, stall_s = kernel.time_s, kernel.stall_s
     if kernel.layer_type == COLLECTIVE_LAYER:
-        return {"collectives": time_s}
-    return {
-        "compute": time_s - stall_s - kernel.launch_s - kernel.sync_s,
-        "memory stall": stall_s,
-        "kernel launches": kernel.launch_s,
-        "synchronisation": kernel.sync_s,
-    }
+        return {COLLECTIVES: time_s}
+    compute_s = time_s - stall_s - kernel.launch_s - kernel.sync_s
+    exposed = {"compute_s": compute_s, "memory_s": stall_s, "launch_s": kernel.launch_s, "sync_s": kernel.sync_s}
+    return {TERM_PHRASES[term]: seconds for term, seconds in exposed.items()}

@@ -11,10 +11,11 @@ from gates.attribution.knob_rows import knob_rows
 from gates.attribution.patch import MappingFile, revert_patch
 from gates.attribution.revert import SmallestRevert, smallest_revert
 from gates.attribution.stage import first_failing_stage
-from gates.attribution.trials import Judge, Judgement, Replays, Trials
+from gates.attribution.trials import Judge, Judgement, Trials
 from gates.finding import Finding
 from gates.owners import OwnerMatch, Owners
 from replay.ingress.trace import Trace
+from replay.pipeline import Replayer
 from replay.specs.knobs import STAGES, Stage
 from replay.specs.mapping import MappingSpec, diff
 
@@ -25,7 +26,7 @@ Document = dict[str, Any]
 class CauseQuestion:
     """A judged cell, and what is needed to try out other mappings in it."""
 
-    replayer: Replays
+    replayer: Replayer
     baseline: MappingSpec
     candidate: MappingSpec
     judgement: Judgement

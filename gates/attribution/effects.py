@@ -8,7 +8,7 @@ from typing import Any
 
 from gates.attribution.severity import by_severity
 from gates.attribution.trials import Trial, Trials
-from gates.claim import Claim, ClaimSpec
+from gates.claim import Claim
 
 METHOD = "exact replay of the recorded trace; no interval"
 
@@ -63,7 +63,7 @@ def _effect(trials: Trials, claim: Claim, knob: str) -> KnobEffect:
     sign = 1.0 if claim.direction == "lower" else -1.0
     return KnobEffect(
         knob=knob,
-        metric=_key(claim),
+        metric=claim.key,
         effect=effect,
         share=_share(claim, effect, total),
         effect_alone=_change(claim, claim.baseline, alone.value(claim.id)),
@@ -92,15 +92,3 @@ def _share(claim: Claim, effect: float | None, total: float | None) -> float | N
     if claim.scale == "difference":
         return effect / total
     return math.log1p(effect) / math.log1p(total) if min(effect, total) > -1.0 else None
-
-
-def _key(claim: Claim) -> str:
-    spec = ClaimSpec(
-        metric=claim.metric,
-        margin=claim.margin,
-        blocking=claim.blocking,
-        percentile=claim.percentile,
-        layer_type=claim.layer_type,
-        stratum=claim.stratum,
-    )
-    return spec.key

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from gates.attribution.trials import KnobDecision
 from gates.owners import Owners
+from replay.lowering.kernel_plan import Decision
 from replay.specs.knobs import EVERYWHERE, PHASES, Scope, Value, parse_scope
 from replay.specs.mapping import KnobChange
 
 
-def knob_rows(changes: Iterable[KnobChange], decisions: Iterable[KnobDecision], owners: Owners) -> list[dict[str, Any]]:
+def knob_rows(changes: Iterable[KnobChange], decisions: Iterable[Decision], owners: Owners) -> list[dict[str, Any]]:
     """Return one row per differing knob, in the order of the changes.
 
     `requested` and `effective` come from the candidate's kernel plan, over all places the knob's scope covers; a knob the plan
@@ -22,14 +22,14 @@ def knob_rows(changes: Iterable[KnobChange], decisions: Iterable[KnobDecision], 
     return [_row(change, [decision for decision in taken if _concerns(decision, change)], owners) for change in changes]
 
 
-def _row(change: KnobChange, decisions: list[KnobDecision], owners: Owners) -> dict[str, Any]:
+def _row(change: KnobChange, decisions: list[Decision], owners: Owners) -> dict[str, Any]:
     written = plain(change.candidate)
     return {
         "knob": change.knob,
         "baseline": plain(change.baseline),
         "candidate": written,
-        "requested": _joined((str(decision.requested) for decision in decisions), written),
-        "effective": _joined((str(decision.effective) for decision in decisions), written),
+        "requested": _joined((decision.requested for decision in decisions), written),
+        "effective": _joined((decision.effective for decision in decisions), written),
         "fallback_reason": _joined((decision.reason for decision in decisions if decision.reason), None),
         "owner": owners.of(change.knob).owner,
         "revert_cost": change.definition.revert_cost,
@@ -48,7 +48,7 @@ def _joined(values: Iterable[str], otherwise: Any) -> Any:
     return "; ".join(distinct) if distinct else otherwise
 
 
-def _concerns(decision: KnobDecision, change: KnobChange) -> bool:
+def _concerns(decision: Decision, change: KnobChange) -> bool:
     """Return whether a decision was taken at a place that the changed knob's scope covers."""
     name, _, place = decision.knob.partition("@")
     if name != change.definition.name:

@@ -7,10 +7,10 @@ import json
 import re
 from dataclasses import dataclass
 
-from gates.attribution.toml_statements import Statement, statements
 from replay.errors import InvariantError
 from replay.specs.knobs import Value, parse_scope
 from replay.specs.mapping import MappingSpec, parse_mapping
+from replay.toml_lines import Statement, statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

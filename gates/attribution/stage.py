@@ -20,6 +20,7 @@ from gates.attribution.growth import growth_that_counts, step_growths
 from gates.attribution.severity import by_severity
 from gates.attribution.trials import Trials
 from gates.finding import Finding
+from gates.rejections import KV_CAPACITY
 from replay.assembly.run import Run
 from replay.errors import SpecError
 from replay.specs.knobs import Stage
@@ -50,8 +51,11 @@ def _failures(trials: Trials, findings: tuple[Finding, ...]) -> Iterator[StageFa
         if evidence:
             yield StageFailure(stage=stage, evidence=evidence)
         upstream |= knobs
-    if trials.of_stages("execution") and (evidence := _fallback(trials, "execution") or _execution(trials, upstream, findings)):
-        yield StageFailure(stage="execution", evidence=evidence)
+    if trials.of_stages("execution"):
+        # Refused requests come before claims: the figures of what is left say little about a load that is no longer served.
+        evidence = _fallback(trials, "execution") or _found(findings, "execution") or _execution(trials, upstream, findings)
+        if evidence:
+            yield StageFailure(stage="execution", evidence=evidence)
 
 
 def _fallback(trials: Trials, stage: Stage) -> str | None:
@@ -87,7 +91,7 @@ def pool_failure(baseline: Run, candidate: Run, before: StepTable, after: StepTa
     if tokens_after >= tokens_before:
         return None
     preempted = preemptions_count(candidate) - preemptions_count(baseline)
-    rejected = rejected_count(candidate) - rejected_count(baseline)
+    rejected = rejected_count(candidate, KV_CAPACITY) - rejected_count(baseline, KV_CAPACITY)
     queued_s = mean_queue_s(candidate) - mean_queue_s(baseline)
     if preempted <= 0 and rejected <= 0 and queued_s <= 0:
         return None
@@ -107,9 +111,9 @@ def preemptions_count(run: Run) -> int:
     return int(pc.sum(run.requests["preemptions_per_request"]).as_py() or 0)
 
 
-def rejected_count(run: Run) -> int:
-    """Return the requests that can never fit."""
-    return sum(requests for _, requests in run.rejected)
+def rejected_count(run: Run, reason: str) -> int:
+    """Return the requests that one limit refuses."""
+    return dict(run.rejected).get(reason, 0)
 
 
 def mean_queue_s(run: Run) -> float:

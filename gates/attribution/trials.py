@@ -9,51 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from gates.claim import Claim
 from replay.assembly.run import Run
 from replay.errors import SpecError
-from replay.ingress.trace import Trace
-from replay.specs.hardware import HardwareSpec
+from replay.pipeline import Replayer
 from replay.specs.knobs import Stage
 from replay.specs.mapping import KnobChange, MappingSpec, diff
-from replay.tiling.step_table import StepTable
-
-
-class KnobDecision(Protocol):
-    """What a knob asked for at a place (`name@place`) and what runs there; `reason` says why the two differ."""
-
-    @property
-    def knob(self) -> str: ...  # noqa: D102
-    @property
-    def requested(self) -> object: ...  # noqa: D102
-    @property
-    def effective(self) -> object: ...  # noqa: D102
-    @property
-    def reason(self) -> str | None: ...  # noqa: D102
-    @property
-    def stage(self) -> Stage: ...  # noqa: D102
-
-
-class Decisions(Protocol):
-    """The part of a mapping's schedule that attribution reads."""
-
-    @property
-    def decisions(self) -> tuple[KnobDecision, ...]: ...  # noqa: D102
-
-
-class Replays(Protocol):
-    """One (trace, model, accelerator) cell that replays any mapping; results are remembered by mapping digest."""
-
-    @property
-    def trace(self) -> Trace: ...  # noqa: D102
-    @property
-    def hardware(self) -> HardwareSpec: ...  # noqa: D102
-
-    def table(self, mapping: MappingSpec) -> StepTable: ...  # noqa: D102
-    def run(self, mapping: MappingSpec) -> Run: ...  # noqa: D102
-    def schedule(self, mapping: MappingSpec) -> Decisions: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +54,7 @@ class Trial:
 class Trials:
     """All hybrids of one cell; each is replayed and judged at most once."""
 
-    def __init__(self, *, replayer: Replays, baseline: MappingSpec, candidate: MappingSpec, judge: Judge, judgement: Judgement) -> None:
+    def __init__(self, *, replayer: Replayer, baseline: MappingSpec, candidate: MappingSpec, judge: Judge, judgement: Judgement) -> None:
         """`judgement` is the candidate's own, which the gate has already."""
         self.replayer, self.baseline, self.candidate = replayer, baseline, candidate
         self.changes: dict[str, KnobChange] = {change.knob: change for change in diff(baseline, candidate)}

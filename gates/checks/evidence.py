@@ -74,6 +74,21 @@ def trace_provenance(evidence: Evidence) -> Iterator[Finding]:
         notes = "; ".join(provenance.notes) or provenance.origin
         message = f"trace {trace} is reconstructed, so part of it was derived and not observed: {notes}"
         yield Finding(code="reconstructed_trace", message=message, effect="informs", stage="ingress")
+    yield from _origin(evidence)
+
+
+def _origin(evidence: Evidence) -> Iterator[Finding]:
+    """Say where nothing, or only somebody's word, stands for the rows being a recording."""
+    trace, provenance = evidence.baseline.trace, evidence.provenance
+    if provenance.origin_unstated:
+        message = (
+            f"nothing says where the rows of trace {trace} come from ({provenance.origin}): they may be synthetic, "
+            "and the verdict is about production only if they are not. Import the recording itself, or state its origin with --origin"
+        )
+        yield Finding(code="origin_unstated", message=message, effect="informs", stage="ingress")
+    elif provenance.origin_stated_on_import:
+        message = f"that trace {trace} was recorded rests on what a person stated on import: {provenance.origin}"
+        yield Finding(code="origin_stated_on_import", message=message, effect="informs", stage="ingress")
 
 
 def _invalid(code: str, message: str) -> Finding:

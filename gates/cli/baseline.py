@@ -7,8 +7,17 @@ from typing import Any
 
 import click
 
-from gates.cli.arms import locator, read_arm
-from gates.cli.inputs import current_project, load_hardware, load_model, load_traces, project_folder, required, work_options
+from gates.cli.arms import locator
+from gates.cli.inputs import (
+    chosen_mapping,
+    chosen_model,
+    chosen_seed,
+    current_project,
+    load_hardware,
+    load_traces,
+    project_folder,
+    work_options,
+)
 from gates.cli.progress import note
 from gates.cli.run import run_manifest
 
@@ -25,21 +34,20 @@ def command(
     `replay gate --baseline FILE` replays it again with the current engine; the figures are for reading.
     """
     from replay.assembly.assemble import summary
-    from replay.documents import check, write_json
+    from replay.documents import check, check_file_place, write_json
     from replay.pipeline import Replayer
 
     project = current_project()
     folder = project_folder(project)
-    source = required(mapping or (str(project.path_of(project.mapping)) if project and project.mapping else None), "mapping", "mapping")
-    arm = read_arm(source, role="mapping", mapping_path=None, folder=folder)
-    spec = load_model(model, project)
-    chosen_seed = seed if seed is not None else project.seed if project else 0
+    arm = chosen_mapping(mapping, project)
+    spec = chosen_model(model, arm, project)
+    check_file_place(out)
     devices = load_hardware(hardware, project)
     bundle: dict[str, Any] = {}
     for trace, path in load_traces(traces, project):
         for device in devices:
             note(f"replaying {arm.label} on {trace.name}, {device.name}")
-            replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed)
+            replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed(seed, project))
             manifest = run_manifest(arm, replayer, locator(path, folder))
             cell = {**manifest["cells"][0], "summary": summary(replayer.run(arm.mapping))}
             bundle = bundle or {"schema_version": "1", **manifest, "cells": []}

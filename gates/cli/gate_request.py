@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gates.cli.arms import GIT_PREFIX, ArmSource, RecordedCell, at_commit, commit_time, read_arm, relative_name
-from gates.cli.inputs import chosen, load_hardware, load_model, load_traces, project_folder, required
-from gates.project import Project
-from replay import documents
+from gates.cli.arms import ArmSource, read_arm, read_arm_at, relative_name
+from gates.cli.commits import GIT_PREFIX, Commit, commit_time, open_commit
+from gates.cli.inputs import chosen, chosen_seed, load_hardware, load_model, load_traces, project_folder, required
+from gates.cli.rules import load_changed, read_rules
+from gates.project import Project, find_project, project_in
 from replay.errors import EvidenceError, InputError, SpecError
-from replay.provenance import digest_bytes
 
 if TYPE_CHECKING:
-    from gates.finding import Finding
-    from gates.owners import OwnerMatch, Owners
     from gates.policy import PolicySpec
     from gates.request import Arm, Cell, GateRequest
     from replay.ingress.trace import Trace
     from replay.specs.hardware import HardwareSpec
-
-SHIPPED_POLICY = "default policy"
+    from replay.specs.model import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,39 +40,110 @@ class GateOptions:
 
 
 def build_request(options: GateOptions, project: Project | None) -> GateRequest:
-    """Return the request: every input read and checked.
+    """Return the request without its cells (see `with_cells`): arms, policy and owners, read and checked.
 
     Raises:
         InputError: one cannot be used.
-        EvidenceError: a bundle's trace cannot be found again.
     """
     from gates.request import GateRequest
 
     folder = project_folder(project)
     baseline_source = required(options.baseline or _project_arm(project, "baseline"), "baseline", "baseline")
     candidate_source = required(options.candidate or _project_arm(project, "mapping"), "candidate", "mapping")
-    mapping_path = chosen(None, project.mapping if project else None, project)
-    if Path(candidate_source).is_file():
-        mapping_path = Path(candidate_source)
-    baseline = read_arm(baseline_source, role="baseline", mapping_path=mapping_path, folder=folder)
-    candidate = read_arm(candidate_source, role="candidate", mapping_path=mapping_path, folder=folder)
-    ref = baseline_source.removeprefix(GIT_PREFIX) if baseline_source.startswith(GIT_PREFIX) else None
-    policy, policy_name, findings = _policy(options, project, ref)
-    owners, owners_name, owners_digest = _owners(options, project, ref, candidate.path or mapping_path)
+    mapping_path = _mapping_path(candidate_source, project)
+    repository = mapping_path.parent if mapping_path is not None else folder
+    commit = open_commit(repository, baseline_source) if baseline_source.startswith(GIT_PREFIX) else None
+    before = _project_at(commit, Path.cwd()) if commit is not None else None
+    baseline = _read(baseline_source, "baseline", _path_before(options, before, mapping_path), folder)
+    candidate = _read(candidate_source, "candidate", mapping_path, folder)
+    rules = read_rules(
+        policy=options.policy,
+        owners=options.owners,
+        project=project,
+        before=before,
+        commit=commit,
+        mapping=candidate.path or mapping_path,
+    )
+    given = frozenset(name for name in ("model", "hardware", "traces") if getattr(options, name)) | _given_seed(options)
+    changed = tuple(load_changed(project, before, given)) if commit is not None else ()
     return GateRequest(
         baseline=_arm(baseline, folder),
         candidate=_arm(candidate, folder),
-        cells=_cells(options, project, baseline, candidate),
-        policy=policy,
-        policy_name=policy_name,
-        owners=owners,
-        owners_name=owners_name,
-        owners_digest=owners_digest,
-        seed=options.seed if options.seed is not None else project.seed if project else 0,
+        cells=(),
+        policy=rules.policy,
+        policy_name=rules.policy_name,
+        owners=rules.owners,
+        owners_name=rules.owners_name,
+        owners_digest=rules.owners_digest,
+        seed=chosen_seed(options.seed, project),
         jobs=options.jobs,
-        as_of=_as_of(options.as_of, policy, candidate),
-        findings=findings,
+        as_of=_as_of(options.as_of, rules.policy, candidate),
+        findings=(*rules.findings, *changed),
     )
+
+
+def with_cells(request: GateRequest, options: GateOptions, project: Project | None) -> GateRequest:
+    """Return the request with its cells: the traces and accelerators of the command line, else a bundle's own, else the project's.
+
+    Raises:
+        InputError: one cannot be read.
+        EvidenceError: a bundle's trace cannot be found again.
+    """
+    folder, arm = project_folder(project), request.baseline
+    model = load_model(options.model, project) if options.model or arm.model is None else arm.model
+    if arm.recorded and not options.traces and not options.hardware:
+        traces = {trace.name: (trace, path) for trace, path in _recorded_traces(arm, folder)}
+        pairs = [(*traces[record.trace_name], record.hardware) for record in arm.recorded]
+    else:
+        traces_on = _recorded_traces(arm, folder) if arm.recorded and not options.traces else load_traces(options.traces, project)
+        devices = _recorded_hardware(arm) if arm.recorded and not options.hardware else load_hardware(options.hardware, project)
+        pairs = [(trace, path, device) for trace, path in traces_on for device in devices]
+    cells = (_cell(trace, path, model, device, folder) for trace, path, device in pairs)
+    return replace(request, cells=tuple(cells))
+
+
+def _cell(trace: Trace, path: Path, model: ModelSpec, hardware: HardwareSpec, folder: Path) -> Cell:
+    from gates.request import Cell
+
+    return Cell(trace=trace, trace_name=relative_name(path, folder), model=model, hardware=hardware)
+
+
+def _given_seed(options: GateOptions) -> frozenset[str]:
+    return frozenset() if options.seed is None else frozenset({"seed"})
+
+
+def _mapping_path(candidate_source: str, project: Project | None) -> Path | None:
+    """Return the mapping file that the gate is about: the candidate where it is one, else the project's."""
+    path = Path(candidate_source)
+    return path if os.path.isfile(path) else chosen(None, project.mapping if project else None, project)
+
+
+def _path_before(options: GateOptions, before: Project | None, mapping_path: Path | None) -> Path | None:
+    """Return the file whose version a ``git:`` baseline means: the candidate's, else the one that the project named at the commit."""
+    if options.candidate is None and before is not None and before.mapping is not None and not before.mapping.startswith(GIT_PREFIX):
+        return before.path_of(before.mapping)
+    return mapping_path
+
+
+def _project_at(commit: Commit, start: Path) -> Project | None:
+    """Return the nearest project file at or above a folder as the commit has it; one outside the repository is part of no change."""
+    start = start.resolve()
+    for folder in (start, *start.parents):
+        if not commit.holds(folder):
+            return find_project(folder)
+        project = project_in(folder, commit.text)
+        if project is not None:
+            return project
+    return None
+
+
+def _read(source: str, role: str, mapping_path: Path | None, folder: Path) -> ArmSource:
+    if not source.startswith(GIT_PREFIX):
+        return read_arm(source, role=role, folder=folder)
+    if mapping_path is None:
+        got = f"{source} names a commit but no mapping file"
+        raise SpecError(f"--{role}", got, "the file whose version is meant", "set `mapping` in replay.toml")
+    return read_arm_at(open_commit(mapping_path.parent, source), mapping_path, folder)
 
 
 def _as_of(option: str | None, policy: PolicySpec, candidate: ArmSource) -> str | None:
@@ -108,90 +176,14 @@ def _arm(source: ArmSource, folder: Path) -> Arm:
     from gates.request import Arm
 
     file = relative_name(source.path, folder) if source.path is not None else None
-    return Arm(mapping=source.mapping, label=source.label, text=source.text, file=file)
+    return Arm(mapping=source.mapping, label=source.label, text=source.text, file=file, model=source.model, recorded=source.cells)
 
 
-def _policy(options: GateOptions, project: Project | None, ref: str | None) -> tuple[PolicySpec, str, tuple[Finding, ...]]:
-    """Return the policy, its name, and a finding where the work tree's differs from the baseline commit's.
-
-    With a ``git:`` baseline the policy is that of the baseline's commit, so that a change cannot loosen its own gate; another
-    one has to be named on the command line.
-    """
-    from gates.policy import default_policy, parse_policy, read_policy
-
-    if options.policy is not None:
-        path = Path(options.policy)
-        return read_policy(path), relative_name(path, project_folder(project)), ()
-    path_or_none = chosen(None, project.policy if project else None, project)
-    if path_or_none is None:
-        return default_policy(), SHIPPED_POLICY, ()
-    name = relative_name(path_or_none, project_folder(project))
-    if ref is None:
-        return read_policy(path_or_none), name, ()
-    committed = at_commit(path_or_none, ref)
-    policy = default_policy() if committed is None else parse_policy(committed, f"{GIT_PREFIX}{ref}:{name}")
-    label = SHIPPED_POLICY if committed is None else f"{GIT_PREFIX}{ref}:{name}"
-    current = read_policy(path_or_none) if path_or_none.is_file() else default_policy()
-    return policy, label, _policy_changed(name, label) if current.digest != policy.digest else ()
+def _recorded_hardware(arm: Arm) -> list[HardwareSpec]:
+    return list({record.hardware.name: record.hardware for record in arm.recorded}.values())
 
 
-def _policy_changed(name: str, label: str) -> tuple[Finding, ...]:
-    from gates.finding import Finding
-
-    message = f"{name} differs from the policy of the baseline's commit; {label} was used. To use the new one, give --policy {name}"
-    return (Finding(code="policy_changed", message=message, effect="informs", stage="release_decision"),)
-
-
-def _owners(options: GateOptions, project: Project | None, ref: str | None, mapping: Path | None) -> tuple[Owners, str | None, str | None]:
-    """Return the owners, the file's name and digest; CODEOWNERS of the mapping file is the fallback."""
-    from gates.codeowners import find_codeowners
-    from gates.owners import Owners, codeowners_match, parse_owners
-
-    found = find_codeowners(mapping) if mapping is not None else None
-    fallback: OwnerMatch | None = codeowners_match(*found) if found is not None else None
-    path = chosen(options.owners, project.owners if project else None, project)
-    if path is None:
-        return Owners(fallback=fallback), None, None
-    name = relative_name(path, project_folder(project))
-    text = at_commit(path, ref) if ref is not None and options.owners is None else None
-    if text is not None:
-        name = f"{GIT_PREFIX}{ref}:{name}"
-    else:
-        what = "an owners file (TOML)"
-        text = documents.decode(documents.read_bytes(path, what), str(path), what)
-    return parse_owners(text, name, fallback=fallback), name, digest_bytes(text.encode())
-
-
-def _cells(options: GateOptions, project: Project | None, baseline: ArmSource, candidate: ArmSource) -> tuple[Cell, ...]:
-    """Return the product of traces and accelerators; a bundle's own where neither the command line nor the project names any."""
-    from gates.request import Cell
-
-    model = load_model(options.model, project) if options.model or not baseline.model else baseline.model
-    if candidate.model is not None and candidate.model != model:
-        got = f"the candidate was made for {candidate.model.name} with other figures than {model.name}"
-        raise EvidenceError(candidate.label, got, "two arms of one model", "replay it again for this model")
-    folder = project_folder(project)
-    recorded = {(cell.trace_name, cell.hardware.name): cell for cell in baseline.cells}
-    traces = _bundle_traces(baseline, folder) if baseline.cells and not options.traces else load_traces(options.traces, project)
-    devices = _bundle_hardware(recorded) if baseline.cells and not options.hardware else load_hardware(options.hardware, project)
-    cells = []
-    for trace, path in traces:
-        for device in devices:
-            before = recorded.get((trace.name, device.name))
-            if before is not None and before.hardware != device:
-                got = f"{device.name} has other figures than the baseline was made with"
-                raise EvidenceError(baseline.label, got, "the same accelerator", "make the baseline again")
-            digest = before.trace_digest if before is not None else None
-            name = relative_name(path, folder)
-            cells.append(Cell(trace=trace, trace_name=name, model=model, hardware=device, recorded_digest=digest))
-    return tuple(cells)
-
-
-def _bundle_hardware(recorded: dict[tuple[str, str], RecordedCell]) -> list[HardwareSpec]:
-    return list({cell.hardware.name: cell.hardware for cell in recorded.values()}.values())
-
-
-def _bundle_traces(baseline: ArmSource, folder: Path) -> list[tuple[Trace, Path]]:
+def _recorded_traces(arm: Arm, folder: Path) -> list[tuple[Trace, Path]]:
     """Return the traces a bundle was made on, found again by their place in the project.
 
     Raises:
@@ -200,11 +192,11 @@ def _bundle_traces(baseline: ArmSource, folder: Path) -> list[tuple[Trace, Path]
     from replay.ingress.reader import read_trace
 
     found = []
-    for cell in {cell.trace_name: cell for cell in baseline.cells}.values():
-        path = folder / cell.trace_locator
+    for record in {record.trace_name: record for record in arm.recorded}.values():
+        path = folder / record.trace_locator
         try:
-            found.append((read_trace(path, name=cell.trace_name), path))
+            found.append((read_trace(path, name=record.trace_name), path))
         except InputError as error:
-            got = f"the trace {cell.trace_name} it was made on is not to be had ({error.where}: {error.got})"
-            raise EvidenceError(baseline.label, got, f"the trace with digest {cell.trace_digest}", "name it with --trace") from error
+            got = f"the trace {record.trace_name} it was made on is not to be had ({error.where}: {error.got})"
+            raise EvidenceError(arm.label, got, f"the trace with digest {record.trace_digest}", "name it with --trace") from error
     return found

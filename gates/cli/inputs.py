@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gates.project import Project, find_project
+from gates.cli.arms import ArmSource, read_arm
+from gates.project import DEFAULT_OUT, DEFAULT_SEED, Project, find_project
 from replay.errors import SpecError, TraceError
 
 if TYPE_CHECKING:
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from replay.specs.model import ModelSpec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-MAPPING_HELP = "mapping file (default: the project's)"
 
 
 def work_options(function: Function) -> Function:
@@ -44,6 +44,32 @@ def current_project() -> Project | None:
 def project_folder(project: Project | None) -> Path:
     """Return the folder that names in artifacts are relative to."""
     return project.folder if project else Path.cwd()
+
+
+def chosen_mapping(option: str | None, project: Project | None) -> ArmSource:
+    """Return the mapping that a verb about one mapping works on: the option's, else the project's.
+
+    Raises:
+        SpecError: neither names one, or it cannot be read.
+    """
+    path = chosen(option, project.mapping if project else None, project)
+    source = required(str(path) if path is not None else None, "mapping", "mapping")
+    return read_arm(source, role="mapping", folder=project_folder(project))
+
+
+def chosen_model(option: str | None, arm: ArmSource, project: Project | None) -> ModelSpec:
+    """Return the model of the option, else of a bundle or run directory, else of the project."""
+    return arm.model if arm.model is not None and option is None else load_model(option, project)
+
+
+def chosen_seed(option: int | None, project: Project | None) -> int:
+    """Return the seed of the option, else of the project."""
+    return option if option is not None else project.seed if project else DEFAULT_SEED
+
+
+def chosen_out(option: Path | None, project: Project | None) -> Path:
+    """Return the folder that results are written to: the option's, else the project's."""
+    return option or (project.path_of(project.out) if project else Path(DEFAULT_OUT))
 
 
 def chosen(option: str | None, project_value: str | None, project: Project | None) -> Path | None:
@@ -84,7 +110,8 @@ def load_traces(options: Iterable[str], project: Project | None) -> list[tuple[T
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         name = sorted(twice)[0]
-        raise TraceError("--trace", f"two traces are named {name!r}", "different file names (the name labels the verdict)", "rename one")
+        fix = "cut or import one again with another --name"
+        raise TraceError("--trace", f"two traces are named {name!r}", "a name of its own for each, as it labels the verdict", fix)
     return found
 
 
@@ -96,18 +123,27 @@ def load_model(option: str | None, project: Project | None) -> ModelSpec:
 
 
 def load_hardware(options: Iterable[str], project: Project | None) -> list[HardwareSpec]:
-    """Return the accelerators named on the command line or in the project, each once."""
+    """Return the accelerators named on the command line or in the project.
+
+    Raises:
+        SpecError: one is not known or cannot be used, or two have the same name.
+    """
     from replay.catalog.hardware import read_hardware
 
     given = list(options)
     texts = given or list(project.hardware if project else ())
     required(texts[0] if texts else None, "hardware", "hardware")
     found = [read_hardware(_name_or_path(text, text if given else None, project)) for text in texts]
-    return list({hardware.name: hardware for hardware in found}.values())
+    names = [hardware.name for hardware in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        want = "a name of its own for each, as it labels the verdict"
+        raise SpecError("--hardware", f"two accelerators are named {twice!r}", want, "leave one out, or change the name in its description")
+    return found
 
 
 def _name_or_path(text: str, option: str | None, project: Project | None) -> str:
     """Return a catalog name as it is; a path from the project file relative to the project."""
-    if option is None and project and project.path_of(text).is_file():
+    if option is None and project and os.path.isfile(project.path_of(text)):
         return str(project.path_of(text))
     return text

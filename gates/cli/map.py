@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gates.cli.arms import read_arm
-from gates.cli.inputs import current_project, load_hardware, load_model, project_folder, required
+from gates.cli.inputs import chosen_mapping, chosen_model, current_project, load_hardware
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,9 +35,8 @@ def command(mapping: str | None, model: str | None, hardware: str | None, sequen
     from replay.tiling.sheet import StepShape, mapping_sheet
 
     project = current_project()
-    source = required(mapping or (str(project.path_of(project.mapping)) if project and project.mapping else None), "mapping", "mapping")
-    arm = read_arm(source, role="mapping", mapping_path=None, folder=project_folder(project))
-    spec = arm.model if arm.model and not model else load_model(model, project)
+    arm = chosen_mapping(mapping, project)
+    spec = chosen_model(model, arm, project)
     device = load_hardware([hardware] if hardware else [], project)[0]
     compiled = compile_mapping(spec, device, arm.mapping)
     limits = compiled.table.limits

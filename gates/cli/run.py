@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gates.cli.arms import ArmSource, locator, read_arm
-from gates.cli.inputs import current_project, load_hardware, load_model, load_traces, project_folder, required, work_options
+from gates.cli.arms import ArmSource, locator
+from gates.cli.inputs import (
+    chosen_mapping,
+    chosen_model,
+    chosen_out,
+    chosen_seed,
+    current_project,
+    load_hardware,
+    load_traces,
+    project_folder,
+    work_options,
+)
 from gates.cli.progress import note
+from replay.errors import SpecError
 
 if TYPE_CHECKING:
     from replay.assembly.run import Run
@@ -32,29 +44,42 @@ def command(
     form: str,
 ) -> None:
     """Replay a mapping on every trace and accelerator; write DIR/<trace>-<hardware>/ with run.json and the tables."""
-    from replay.assembly.store import write_run
+    from replay.assembly.store import check_place, write_run
     from replay.documents import pretty_json
     from replay.pipeline import Replayer
 
     project = current_project()
-    source = required(mapping or (str(project.path_of(project.mapping)) if project and project.mapping else None), "mapping", "mapping")
-    arm = read_arm(source, role="mapping", mapping_path=None, folder=project_folder(project))
-    spec = arm.model if arm.model and not model else load_model(model, project)
-    target = out or Path(project.path_of(project.out) if project else "replay-out")
-    chosen_seed = seed if seed is not None else project.seed if project else 0
-    summaries = []
+    arm = chosen_mapping(mapping, project)
+    spec = chosen_model(model, arm, project)
+    target = chosen_out(out, project)
     devices = load_hardware(hardware, project)
-    for trace, path in load_traces(traces, project):
-        for device in devices:
-            note(f"replaying {arm.label} on {trace.name}, {device.name}")
-            replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed)
-            done = replayer.run(arm.mapping)
-            folder = target / f"{trace.name}-{device.name}"
-            summaries.append(write_run(done, folder, run_manifest(arm, replayer, locator(path, project_folder(project)))))
-            if form == "text":
-                click.echo("\n".join(_lines(done, trace, folder, summaries[-1]["summary"])))
+    pairs = [(trace, path, device) for trace, path in load_traces(traces, project) for device in devices]
+    folders = run_folders(target, [(trace.name, device.name) for trace, _, device in pairs])
+    for folder in folders:
+        check_place(folder)
+    summaries = []
+    for folder, (trace, path, device) in zip(folders, pairs, strict=True):
+        note(f"replaying {arm.label} on {trace.name}, {device.name}")
+        replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed(seed, project))
+        done = replayer.run(arm.mapping)
+        summaries.append(write_run(done, folder, run_manifest(arm, replayer, locator(path, project_folder(project)))))
+        if form == "text":
+            click.echo("\n".join(_lines(done, trace, folder, summaries[-1]["summary"])))
     if form == "json":
         click.echo(pretty_json(summaries), nl=False)
+
+
+def run_folders(target: Path, pairs: Sequence[tuple[str, str]]) -> list[Path]:
+    """Return the run directory of each (trace, accelerator).
+
+    Raises:
+        SpecError: two pairs would share one.
+    """
+    folders = [target / f"{trace}-{hardware}" for trace, hardware in pairs]
+    twice = next((folder for folder in folders if folders.count(folder) > 1), None)
+    if twice is not None:
+        raise SpecError(str(twice), "the place of two runs", "a folder for each trace and accelerator", "run them into different folders")
+    return folders
 
 
 def run_manifest(arm: ArmSource, replayer: Replayer, locator: str) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from replay.errors import TraceError
+from replay.names import safe_name
 
 if TYPE_CHECKING:
     from replay.ingress.trace import Trace
 
 _FORM = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 _OUT = click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Trace to write (.parquet or .jsonl).")
+_NAME = click.option("--name", metavar="TEXT", help="Name of the trace (default: the output file's where it differs from FILE's).")
 _FILE = click.argument("file", type=click.Path(path_type=Path))
 
 
@@ -30,10 +32,10 @@ def command() -> None:
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of generated arrivals.")
 @click.option("--origin", metavar="TEXT", help="State that the requests were recorded, and where; for files that do not say.")
+@_NAME
 @_FORM
-def import_(file: Path, out: Path, rate: float | None, seed: int, origin: str | None, form: str) -> None:
+def import_(file: Path, out: Path, rate: float | None, seed: int, origin: str | None, name: str | None, form: str) -> None:
     """Read a trace in any known format and write it in the native one, with its provenance."""
-    from replay.ingress.native import write_trace
     from replay.ingress.normalize import stated_as_recorded, with_poisson_arrivals
     from replay.ingress.reader import read_trace
 
@@ -42,8 +44,7 @@ def import_(file: Path, out: Path, rate: float | None, seed: int, origin: str | 
         trace = with_poisson_arrivals(trace, rate_per_s=rate, seed=seed)
     if origin is not None:
         trace = stated_as_recorded(trace, origin=origin)
-    write_trace(trace, out)
-    _describe(trace, form)
+    _write(_named(trace, name, file, out), out, form)
 
 
 @command.command("info")
@@ -62,18 +63,17 @@ def info(file: Path, form: str) -> None:
 @click.option("--start", type=click.FloatRange(min=0), default=0.0, show_default=True, help="First second kept, from the first arrival.")
 @click.option("--end", type=click.FloatRange(min=0, min_open=True), help="First second not kept.")
 @click.option("--max-requests", type=click.IntRange(min=1), help="Keep at most so many requests.")
+@_NAME
 @_FORM
-def slice_(file: Path, out: Path, start: float, end: float | None, max_requests: int | None, form: str) -> None:
+def slice_(file: Path, out: Path, start: float, end: float | None, max_requests: int | None, name: str | None, form: str) -> None:
     """Keep a window of a trace; what was cut is written into its provenance."""
-    from replay.ingress.native import write_trace
     from replay.ingress.normalize import slice_trace
     from replay.ingress.reader import read_trace
 
     if end is not None and end <= start:
         raise TraceError("--end", f"it is {end:g}", f"a time after --start ({start:g})", "give a later --end")
     trace = slice_trace(read_trace(file), start_s=start, end_s=end, max_requests=max_requests)
-    write_trace(trace, out)
-    _describe(trace, form)
+    _write(_named(trace, name, file, out), out, form)
 
 
 @command.command("synth")
@@ -88,10 +88,23 @@ def synth(recipe: Path, out: Path, seed: int, name: str | None, form: str) -> No
     Keys: figures_of, requests_count, rate_per_s, gap_cv, and [prompt_tokens] and [output_tokens] with minimum, p50, p95, p99
     and maximum.
     """
-    from replay.ingress.native import write_trace
     from replay.ingress.synth import read_recipe, synthesize
 
-    trace = synthesize(read_recipe(recipe), seed=seed, name=name or out.stem)
+    _write(synthesize(read_recipe(recipe), seed=seed, name=name or safe_name(out.stem)), out, form)
+
+
+def _named(trace: Trace, name: str | None, file: Path, out: Path) -> Trace:
+    """Return a trace under its own name, or that of the file it is written to where that is another than it was read from."""
+    from replay.ingress.trace import renamed
+
+    if name is not None:
+        return renamed(trace, name)
+    return trace if out.stem == file.stem else renamed(trace, safe_name(out.stem))
+
+
+def _write(trace: Trace, out: Path, form: str) -> None:
+    from replay.ingress.native import write_trace
+
     write_trace(trace, out)
     _describe(trace, form)
 

@@ -45,7 +45,6 @@ def _recognise(path: Path) -> str:
         ("hardware", "units_count"),
         ("hardware", "matrix_flops_per_s"),
         ("owners", "rules"),
-        ("policy", "claims"),
         ("policy", "alpha"),
     )
     for found, mark in marks:
@@ -100,6 +99,12 @@ def _model(path: Path) -> None:
     read_model(str(path))
 
 
+def _baseline(path: Path) -> None:
+    from gates.cli.arms import read_recorded_arm
+
+    read_recorded_arm(path, path.parent)
+
+
 def _against_schema(schema: str) -> Callable[[Path], None]:
     def check(path: Path) -> None:
         document: Document = documents.read_json_object(path, "a JSON document")
@@ -115,7 +120,7 @@ _CHECKS: dict[str, Callable[[Path], None]] = {
     "hardware": _hardware,
     "project": _project,
     "model": _model,
-    "baseline": _against_schema("baseline.v1"),
+    "baseline": _baseline,
     "verdict": _against_schema("verdict.v1"),
 }
 

@@ -18,7 +18,7 @@ from gates.policy import SLO_LIMITS, SloLimits
 from gates.statistics.blocks import BlockDraw, Floats, block_counts, block_sums
 from gates.statistics.tails import Sample, resampled_percentiles
 from gates.strata import parse_stratum
-from replay.assembly.percentile import percentile, rank
+from replay.assembly.percentile import percentile, rank, samples_needed
 from replay.execution.tables import COMPLETED
 
 Mask = NDArray[np.bool_]
@@ -155,7 +155,7 @@ def _percentile(cell: PlannedCell, percent: float, pair: _Pair, replicates: tupl
     baseline, candidate = (percentile(arm[pair.members], percent) for arm in pair.arms)
     measured = Measured(n=pair.n, n_beyond=beyond, baseline=baseline, candidate=candidate, warnings=pair.warnings)
     if beyond < minimum:
-        n_needed = math.ceil(minimum / (1 - percent / 100))
+        n_needed = samples_needed(minimum, percent)
         sentence = f"{beyond} samples lie beyond p{percent:g} and {minimum} are needed: about {n_needed} requests"
         measured = replace(measured, problem=("too_few_samples", sentence), n_needed=n_needed)
     elif beyond < steady:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gates.claim import ALL_REQUESTS, ClaimSpec
+from gates.claim import ALL_REQUESTS, subject_phrase
 from gates.metrics import METRICS
-from gates.plan import subject_phrase
 from replay.units import format_seconds, format_si
 
 Document = Mapping[str, Any]
@@ -37,16 +36,7 @@ def format_value(value: float | None, unit: str) -> str:
 def subject(claim: Document) -> str:
     """Return what a claim is about: ``TTFT p99``, ``memory-stall fraction of attention``, with its stratum."""
     if claim["metric"] in METRICS:
-        return subject_phrase(
-            ClaimSpec(
-                metric=claim["metric"],
-                margin=claim["margin"],
-                blocking=claim["blocking"],
-                percentile=claim["percentile"],
-                layer_type=claim["layer_type"],
-                stratum=claim["stratum"],
-            )
-        )
+        return subject_phrase(claim["metric"], layer_type=claim["layer_type"], percentile=claim["percentile"], stratum=claim["stratum"])
     parts = [claim["metric"], *([f"p{claim['percentile']:g}"] if claim["percentile"] is not None else [])]
     return " ".join(parts) + ("" if claim["stratum"] == ALL_REQUESTS else f" ({claim['stratum']})")
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gates.render.markdown import render_markdown
 from gates.render.story import headline, knob_change
+from replay.provenance import digest_bytes
 
 MAX_ANNOTATIONS = 10
 """GitHub shows no more than ten annotations of a kind for a step."""
@@ -19,9 +20,20 @@ def render_github(document: Document, *, prefix: str = "") -> str:
 
     `prefix` is the project's folder in the repository (``traces/demo/``): annotations name files from the repository's top.
     """
-    # A line of the summary that begins like a command would be run as one.
-    summary = "\n".join(f" {line}" if line.startswith("::") else line for line in render_markdown(document).split("\n"))
-    return "\n".join(workflow_commands(document, prefix=prefix)) + "\n\n" + summary
+    # The runner looks for commands in every line, indented or not, and in an older form anywhere in it; the summary quotes texts that
+    # other people wrote, so no line of it may be taken for a command until the token comes.
+    summary = render_markdown(document)
+    token = _stop_token(summary)
+    lines = [*workflow_commands(document, prefix=prefix), f"::stop-commands::{token}", "", summary.rstrip("\n"), f"::{token}::"]
+    return "\n".join(lines) + "\n"
+
+
+def _stop_token(summary: str) -> str:
+    """Return a word that the summary does not hold; its digest decides, so that nobody can write it into a text beforehand."""
+    token = digest_bytes(summary.encode()).removeprefix("sha256:")
+    while token in summary:
+        token = digest_bytes(token.encode()).removeprefix("sha256:")
+    return token
 
 
 def workflow_commands(document: Document, *, prefix: str = "") -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gates.attribution.severity import by_severity, worsening
+from gates.claim import claim_key
 from gates.render.figures import accepted, bounds, by_ratio, change, difference, format_value, knob_value, subject
 
 Document = Mapping[str, Any]
@@ -74,10 +75,12 @@ def tell(document: Document) -> Story:
 
 
 def headline(predicate: Document) -> str:
-    """Return what decides, in one sentence: the worst claim, or the first reason where no claim decides."""
+    """Return what decides, in one sentence: a finding against the candidate (requests it refuses), the worst claim, or the first reason."""
     basis = predicate["basis"]
     cells = [cell for cell in predicate["per_trace"] if cell["basis"] == basis]
     blocking = by_severity(claim for cell in cells for claim in cell["claims"] if claim["blocking"])
+    if basis == "regression" and (against := _finding_against(cells)):
+        return against
     if basis == "regression" and blocking and blocking[0]["outcome"] == "disproved":
         return f"{_place(blocking[0])} is {_worse(blocking[0])} ({_arms(blocking[0])}; {accepted(blocking[0])} accepted)"
     if basis == "inconclusive" and blocking and blocking[0]["outcome"] == "undecided":
@@ -89,6 +92,15 @@ def headline(predicate: Document) -> str:
         limit = f"{change(nearest)} ({accepted(nearest)} accepted)"
         return f"all {len(blocking)} blocking claims hold; nearest to its limit: {_place(nearest)}, {limit}"
     return str(predicate["reasons"][0]["message"])
+
+
+def _finding_against(cells: list[Document]) -> str | None:
+    """Return the first finding that disproves a cell by itself, with its cell; reasons hold findings before claims."""
+    for cell in cells:
+        reason = cell["reasons"][0]
+        if reason["code"] != "claim_disproved":
+            return f"{cell['trace']} / {cell['hardware']}: {reason['message']}"
+    return None
 
 
 def columns(several: bool) -> tuple[str, ...]:
@@ -112,7 +124,7 @@ def knob_change(knob: Document) -> str:
 def _effects(predicate: Document) -> Iterator[str]:
     """Yield each attributed effect: ``gemm.tile: TTFT p99 on chat / h100-sxm +23.4 % (98 % of the change)``."""
     explained = next(cell for cell in predicate["per_trace"] if cell["basis"] == predicate["basis"])
-    claims: dict[str, Any] = {claim["id"].removeprefix(f"{claim['trace']}/{claim['hardware']}/"): claim for claim in explained["claims"]}
+    claims: dict[str, Any] = {claim_key(claim["id"], claim["trace"], claim["hardware"]): claim for claim in explained["claims"]}
     for row in predicate["attribution"]:
         claim = claims.get(row["metric"])
         about = row["metric"] if claim is None else subject(claim)
@@ -224,7 +236,7 @@ def _notes(predicate: Document) -> Iterator[str]:
     """Yield what limits the verdict: reasons that are about no claim, fallbacks, warnings of claims."""
     decides = headline(predicate)
     for reason in predicate["reasons"]:
-        if "claim" not in reason and reason["code"] not in _SHOWN_APART and reason["message"] != decides:
+        if "claim" not in reason and reason["code"] not in _SHOWN_APART and not decides.endswith(reason["message"]):
             yield str(reason["message"])
     for knob in predicate["knobs"]:
         if knob.get("fallback_reason"):

@@ -12,17 +12,15 @@ from gates.render.story import Story, claim_row, columns, tell
 ROWS_SHOWN = 6
 WIDTH = 118
 _LABEL_WIDTH = 12
-_COLOURS = {"release": "\x1b[1;32m", "regression": "\x1b[1;31m", "inconclusive": "\x1b[1;33m", "invalid_evidence": "\x1b[1;35m"}
-_PLAIN = "\x1b[0m"
 
 
-def render_text(document: Mapping[str, Any], *, folder: str | None = None, colour: bool = False) -> str:
-    """Return the verdict document as text, ending in a newline; colour only where the caller asks.
+def render_text(document: Mapping[str, Any], *, folder: str | None = None) -> str:
+    """Return the verdict document as text without control characters, ending in a newline.
 
     `folder` is where verdict, summary and evidence lie; it is named last.
     """
     story = tell(document)
-    lines = [_decision(story, colour), ""]
+    lines = [f"{story.decision.upper()}  {story.basis}  -  {story.headline}", ""]
     if story.basis == "invalid_evidence":
         lines += ["  These figures support no decision.", ""]
     lines += [*_table(story), ""]
@@ -39,15 +37,7 @@ def render_text(document: Mapping[str, Any], *, folder: str | None = None, colou
     lines += _block("note", story.notes)
     if folder is not None:
         lines += _block("files", [f"{folder}/verdict.json, summary.md, evidence/"])
-    return "\n".join(_printable(line) if not colour or index else line for index, line in enumerate(lines)).rstrip() + "\n"
-
-
-def _decision(story: Story, colour: bool) -> str:
-    decision, headline = story.decision.upper(), _printable(story.headline)
-    if colour:
-        code = _COLOURS["release" if story.decision == "release" else story.basis]
-        decision = f"{code}{decision}{_PLAIN}"
-    return f"{decision}  {story.basis}  -  {headline}"
+    return "\n".join(_printable(line) for line in lines).rstrip() + "\n"
 
 
 def _parts(story: Story) -> Iterator[tuple[str, Iterable[str]]]:

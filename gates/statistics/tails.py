@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
 from gates.statistics.blocks import BlockDraw, Counts, Floats, block_counts, multiplicities
 from gates.statistics.tail_walk import walk_tails
+from replay.assembly.percentile import ranks
 
 _CHUNK_CELLS = 1_000_000  # replicates x units held at once: 4 MB of multiplicities
 
@@ -63,10 +63,5 @@ class _Walk:
 
 
 def _ranks_from_top(counts: Counts, percent: float) -> Counts:
-    """Return the places, counted from the largest value, of the percentile in samples of these sizes; 0 for an empty sample.
-
-    The rule of `replay.assembly.percentile.rank` for many sizes at once, in exact integers; a test holds the two together.
-    """
-    share = Fraction(str(percent)) / 100
-    ranks = np.maximum(1, -(-counts * share.numerator // share.denominator))
-    return np.where(counts > 0, counts - ranks + 1, 0)
+    """Return the places, counted from the largest value, of the percentile in samples of these sizes; 0 for an empty sample."""
+    return np.where(counts > 0, counts - ranks(counts, percent) + 1, 0)

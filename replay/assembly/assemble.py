@@ -64,7 +64,8 @@ def summary(run: Run) -> dict[str, Any]:
 
     Percentiles are order statistics (`replay.assembly.percentile`) over the requests that have the metric, None where none has.
     `span_s` runs from time 0 to the last step's end. `sustained_flops_per_s`, `mfu_ratio` and `throughput_tokens_per_s` are over
-    busy time, their `wall_` forms over the span; all are 0 where nothing ran.
+    busy time, their `wall_clock_` forms over the span; all are 0 where nothing ran.
+    `memory_stall_ratio` is by layer type, `host` and `all` (the whole busy time) included.
     """
     totals = run.windows.filter(pc.equal(run.windows["layer_type"], ALL_LAYERS))
     flops, tokens, stall_s = (_total(totals, name) for name in ("flops", "tokens", "memory_stall_s"))
@@ -82,11 +83,12 @@ def summary(run: Run) -> dict[str, Any]:
         "busy_ratio": _share(busy_s, span_s),
         "tokens": int(tokens),
         "throughput_tokens_per_s": _share(tokens, busy_s),
-        "wall_throughput_tokens_per_s": _share(tokens, span_s),
+        "wall_clock_throughput_tokens_per_s": _share(tokens, span_s),
         "flops": flops,
+        "reference_flops_per_s": run.reference_flops_per_s,
         "sustained_flops_per_s": _share(flops, busy_s),
         "mfu_ratio": _share(flops, busy_s * run.reference_flops_per_s),
-        "wall_mfu_ratio": _share(flops, span_s * run.reference_flops_per_s),
+        "wall_clock_mfu_ratio": _share(flops, span_s * run.reference_flops_per_s),
         "memory_stall_ratio": {**stall, ALL_LAYERS: _share(stall_s, busy_s)},
         "percentiles": {name: _percentiles(run.requests[name]) for name in SUMMARY_METRICS},
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -20,7 +19,32 @@ def rank(n: int, percent: float) -> int:
     """
     if n < 1 or not 0.0 <= percent <= 100.0:
         raise ValueError(f"no percentile {percent} of {n} values")
-    return max(1, math.ceil(n * Fraction(str(percent)) / 100))
+    share = _share(percent)
+    return max(1, -(-n * share.numerator // share.denominator))
+
+
+def ranks(counts: npt.NDArray[np.int64], percent: float) -> npt.NDArray[np.int64]:
+    """Return `rank` for many sample sizes at once [counts]; 1 also for an empty sample, whose percentile the caller leaves out."""
+    share = _share(percent)
+    return np.maximum(1, -(-counts * share.numerator // share.denominator))
+
+
+def samples_needed(beyond: int, percent: float) -> int:
+    """Return the fewest values among which at least `beyond` lie beyond the percentile: n - rank(n, percent) >= beyond.
+
+    Raises:
+        ValueError: nothing ever lies beyond the percentile (100), nothing is asked to, or a percent of 0 or less.
+    """
+    if beyond < 1 or not 0.0 < percent < 100.0:
+        raise ValueError(f"no sample has {beyond} values beyond percentile {percent}")
+    # Above 0, n - rank is floor(n x (1 - share)), so it reaches `beyond` at ceil(beyond / (1 - share)).
+    outside = 1 - _share(percent)
+    return -(-beyond * outside.denominator // outside.numerator)
+
+
+def _share(percent: float) -> Fraction:
+    """Return the percent as the exact fraction that its decimals say."""
+    return Fraction(str(percent)) / 100
 
 
 def percentile(values: npt.NDArray[np.float64] | Sequence[float], percent: float) -> float:

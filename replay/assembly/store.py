@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +14,7 @@ from replay.assembly.run import LAYERS_SCHEMA, METRICS_SCHEMA, WINDOWS_SCHEMA, R
 from replay.documents import Document
 from replay.errors import SpecError
 from replay.execution.tables import STEPS_SCHEMA
+from replay.folders import check_folder, parquet_bytes, write_folder
 from replay.provenance import digest_bytes
 
 RUN_FILE = "run.json"
@@ -39,21 +37,29 @@ def write_run(run: Run, folder: Path, manifest: Document) -> Document:
     Raises:
         SpecError: the folder holds something else, or cannot be written.
     """
-    folder = Path(os.path.realpath(folder))
-    _refuse_other_content(folder)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-        try:
-            fresh.chmod(0o755)
-            document = _write_files(run, fresh, manifest)
-            _put_in_place(fresh, folder)
-        except BaseException:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise
-    except OSError as error:
-        raise SpecError(str(folder), f"it cannot be written ({error.strerror})", "a folder to write to", "choose another folder") from error
+    tables = {f"{name}.parquet": parquet_bytes(getattr(run, name)) for name in TABLES}
+    document = _document(run, manifest, {name: digest_bytes(data) for name, data in tables.items()})
+    documents.check(document, MANIFEST_SCHEMA, str(folder / RUN_FILE))
+    write_folder(folder, {**tables, RUN_FILE: documents.pretty_json(document).encode()}, what=WANTED, listed=listed_files)
     return document
+
+
+def check_place(folder: Path) -> None:
+    """Refuse, before anything is replayed, a folder that `write_run` would refuse.
+
+    Raises:
+        SpecError: it holds something else, or cannot be written.
+    """
+    documents.check_writable(check_folder(folder, what=WANTED, listed=listed_files))
+
+
+def listed_files(folder: Path) -> frozenset[str] | None:
+    """Return the files of a run directory, or None where a folder is none."""
+    try:
+        document = documents.read_json_object(folder / RUN_FILE, WANTED)
+    except SpecError:
+        return None
+    return frozenset((RUN_FILE, *(f"{name}.parquet" for name in TABLES))) if all(key in document for key in OWN_KEYS) else None
 
 
 def read_run(folder: Path) -> tuple[Run, Document]:
@@ -80,59 +86,10 @@ def read_run(folder: Path) -> tuple[Run, Document]:
     return Run(**fields, **tables, rejected=rejected), document
 
 
-def _write_files(run: Run, folder: Path, manifest: Document) -> Document:
-    digests = {}
-    for name in TABLES:
-        data = _parquet_bytes(getattr(run, name))
-        documents.write_atomic(folder / f"{name}.parquet", data)
-        digests[f"{name}.parquet"] = digest_bytes(data)
+def _document(run: Run, manifest: Document, digests: dict[str, str]) -> Document:
     fields: Document = {name: getattr(run, name) for name in FIELDS} | {"seed": str(run.seed)}
     fields["rejected"] = [{"reason": reason, "requests": count} for reason, count in run.rejected]
-    document = {"schema_version": "1", **manifest, "run": fields, "files": digests, "summary": summary(run)}
-    documents.check(document, MANIFEST_SCHEMA, str(folder / RUN_FILE))
-    documents.write_json(folder / RUN_FILE, document)
-    return document
-
-
-def _parquet_bytes(table: pa.Table) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()
-
-
-def _put_in_place(fresh: Path, folder: Path) -> None:
-    """Rename the finished folder to its name; what stood there goes only once the new one is in place."""
-    if not folder.exists():
-        os.rename(fresh, folder)
-        return
-    old = fresh.with_name(fresh.name + ".old")
-    os.rename(folder, old)
-    try:
-        os.rename(fresh, folder)
-    except OSError:
-        os.rename(old, folder)
-        raise
-    shutil.rmtree(old)
-
-
-def _refuse_other_content(folder: Path) -> None:
-    if not folder.exists():
-        return
-    fix = "choose another folder, or clear this one"
-    if not folder.is_dir():
-        raise SpecError(str(folder), "a file of that name", "a folder to write to", fix)
-    names = {entry.name for entry in folder.iterdir()}
-    own = {RUN_FILE, *(f"{name}.parquet" for name in TABLES)}
-    if names and not (names <= own and _is_run_file(folder / RUN_FILE)):
-        other = min(names - own, default=RUN_FILE)
-        raise SpecError(str(folder), f"a folder with other content ({other})", "an empty folder or a run directory", fix)
-
-
-def _is_run_file(path: Path) -> bool:
-    try:
-        return all(key in documents.read_json_object(path, WANTED) for key in OWN_KEYS)
-    except SpecError:
-        return False
+    return {"schema_version": "1", **manifest, "run": fields, "files": digests, "summary": summary(run)}
 
 
 def _read_table(folder: Path, name: str, digests: dict[str, str]) -> pa.Table:

@@ -10,7 +10,9 @@ from typing import Any
 from replay import documents
 from replay.documents import Document
 from replay.errors import SpecError, nearest
+from replay.names import NAME_RULE, is_safe_name
 from replay.specs.hardware import HardwareSpec
+from replay.toml_lines import locate
 
 _FOLDER = Path(__file__).resolve().parent / "hardware"
 _WHAT = "an accelerator description (TOML)"
@@ -35,9 +37,10 @@ def read_hardware(name_or_path: str | Path) -> HardwareSpec:
         path = Path(name_or_path)
     else:
         known = hardware_names()
+        begun = [name for name in known if name.startswith(str(name_or_path))]  # `h100` is meant for an h100-..., not for an mi100
         raise SpecError(
             "hardware",
-            f"unknown accelerator {name_or_path!r}{nearest(str(name_or_path), known)}",
+            f"unknown accelerator {name_or_path!r}{nearest(str(name_or_path), begun or known)}",
             "one of " + ", ".join(known) + ", or the path of a TOML file",
             "correct the name, or describe the device in a file of its own",
         )
@@ -54,9 +57,52 @@ def parse_hardware(text: str, where: str) -> HardwareSpec:
     document = documents.parse_toml(text, where)
     _refuse_not_finite(document, text, where)
     documents.check(document, "hardware.v1", where, text)
+    _check_name(document["name"], _at(where, text, "name"))
     listed: dict[str, str] = document.pop("sources")
     sources = {key: _source(key, figure, listed, text, where) for key, figure in _figures(document)}
     return HardwareSpec.from_document({**_values(document), "sources": sources})
+
+
+def hardware_from_document(document: Document, where: str) -> HardwareSpec:
+    """Return the accelerator of the JSON form that bundles and run directories embed, held to the same schema as a file.
+
+    Raises:
+        SpecError: a figure is missing, unknown, out of range or without a source.
+    """
+    values, sources = dict(document), document.get("sources")
+    if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
+        raise SpecError(f"{where}: hardware", f"sources is {sources!r}"[:80], "the source of each figure", "make it again")
+    values.pop("sources")
+    figures = {key: {"value": value, "source": "recorded"} for key, value in _leaves(values)}
+    if missing := [key for key in figures if key not in sources]:
+        raise SpecError(f"{where}: hardware", f"{missing[0]} names no source", "the source of each figure", "make it again")
+    written = _described(values, figures)
+    written["sources"] = {"recorded": "figures recorded with a replay"}
+    documents.check(written, "hardware.v1", f"{where}: hardware")
+    _check_name(document["name"], f"{where}: hardware")
+    return HardwareSpec.from_document({**_values(written), "sources": sources})
+
+
+def _leaves(document: Document, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of each number in a document."""
+    for key, entry in document.items():
+        if isinstance(entry, dict):
+            yield from _leaves(entry, f"{prefix}{key}.")
+        elif not isinstance(entry, str):
+            yield prefix + key, entry
+
+
+def _described(document: Document, figures: dict[str, Document], prefix: str = "") -> Document:
+    """Return a document with each number as the file form has it: a value and its source."""
+    return {
+        key: _described(entry, figures, f"{prefix}{key}.") if isinstance(entry, dict) else figures.get(prefix + key, entry)
+        for key, entry in document.items()
+    }
+
+
+def _check_name(name: str, where: str) -> None:
+    if not is_safe_name(name):
+        raise SpecError(where, f"the name {name[:60]!a}", NAME_RULE, "choose another name")
 
 
 def _is_path(name_or_path: str | Path) -> bool:
@@ -81,7 +127,7 @@ def _values(document: Document) -> Document:
     values: dict[str, Any] = {}
     for key, entry in document.items():
         if _is_figure(entry):
-            values[key] = entry["value"] if key.endswith("_count") else float(entry["value"])
+            values[key] = int(entry["value"]) if key.endswith("_count") else float(entry["value"])
         else:
             values[key] = _values(entry) if isinstance(entry, dict) else entry
     return values
@@ -107,5 +153,5 @@ def _source(key: str, figure: Document, listed: dict[str, str], text: str, where
 
 
 def _at(where: str, text: str, key: str) -> str:
-    line = documents.locate(text, key.split("."))
+    line = locate(text, key.split("."))
     return f"{where}:{line}" if line else where

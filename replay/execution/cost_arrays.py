@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from replay.errors import InvariantError
-from replay.execution.step_costs import Floats, Records, check_factors, context_knots
+from replay.execution.step_costs import Floats, Records, check_factors, decode_knots
 from replay.tiling.step_table import StepTable
 
 _JOINING = [("weight", np.float64), ("exponent", np.float64)]  # calls per step x factor; overlap exponent
@@ -58,7 +58,7 @@ def flatten(table: StepTable, kernel_factors: Mapping[str, float] | None = None)
         sequence_s=sum_rows(_axis(table, "sequences", table.sequence_terms, TERM, factors)),
         decode=_axis(table, "decode_attention", table.decode_terms, TERM, factors),
         prefill=_axis(table, "prefill_attention", table.prefill_terms, RATE, factors),
-        knots=context_knots(table),
+        knots=decode_knots(table),
     )
 
 
@@ -68,7 +68,8 @@ def _token_rows(table: StepTable, seconds: Floats) -> Records:
     rows = np.empty(len(captured), dtype=TOKEN_ROW)
     rows["captured_tokens"] = captured
     rows["device_s"] = np.where(captured > 0, seconds[phase_starts + captured], seconds)
-    rows["host_s"] = np.where(captured > 0, table.host_graph_launch_s, table.launches_count * table.host_launch_s)
+    launches = table.launches_count + table.prefill_launches_count * (phase_starts > 0)
+    rows["host_s"] = np.where(captured > 0, table.host_graph_launch_s, launches * table.host_launch_s)
     return rows
 
 
@@ -86,7 +87,7 @@ def _axis(table: StepTable, axis: str, terms: pa.Table, kind: np.dtype[np.void],
 def _check_table(table: StepTable) -> None:
     limits = table.limits
     token_rows, sequence_rows = limits.max_batched_tokens + 1, limits.max_running + 1
-    knots = len(context_knots(table))
+    knots = len(decode_knots(table))
     if min(limits.max_running, limits.max_batched_tokens, limits.attention_window_tokens, table.pool.block_tokens, knots) < 1:
         raise InvariantError(f"a step table has a limit below 1: {limits}, {table.pool}, {knots} knots")
     for name, part, wanted in (

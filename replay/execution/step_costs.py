@@ -94,7 +94,8 @@ def step_seconds(table: StepTable, steps: pa.Table, *, kernel_factors: Mapping[s
     for kernel in price_kernels(table, steps, kernel_factors=kernel_factors):
         device_s += (kernel.weight * kernel.time_s)[kernel.row]
     captured = _captured_tokens(table, _shapes(steps))
-    host_s = np.where(captured > 0, table.host_graph_launch_s, table.launches_count * table.host_launch_s)
+    launches = table.launches_count + table.prefill_launches_count * (steps["prefill_tokens"].to_numpy() > 0)
+    host_s = np.where(captured > 0, table.host_graph_launch_s, launches * table.host_launch_s)
     return StepSeconds(device_s=device_s, host_s=host_s, captured_tokens=captured)
 
 
@@ -174,7 +175,7 @@ def _decode_terms(table: StepTable, kernel: str, shapes: dict[str, Counts]) -> d
     sequences = shapes["decode_sequences"]
     busy = sequences > 0
     context = shapes["decode_context_tokens"] / np.maximum(sequences, 1)
-    knots = context_knots(table)
+    knots = decode_knots(table)
     low = np.clip(np.searchsorted(knots, context, side="right") - 1, 0, max(len(knots) - 2, 0))
     high = np.minimum(low + 1, len(knots) - 1)
     gap = np.where(high > low, knots[high] - knots[low], 1.0)  # with a single knot both ends are the same
@@ -187,7 +188,7 @@ def _decode_terms(table: StepTable, kernel: str, shapes: dict[str, Counts]) -> d
     return terms
 
 
-def context_knots(table: StepTable) -> Floats:
+def decode_knots(table: StepTable) -> Floats:
     """Return the context lengths at which decode terms are given [knots], ascending."""
     first = table.decode_terms["sequences"].to_numpy() == 0
     return np.asarray(table.decode_terms["context_tokens"].to_numpy()[first], dtype=np.float64)

@@ -6,6 +6,7 @@ leaves out and that differs between families, the file must say it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,15 @@ from typing import Any
 from replay.documents import read_json_object
 from replay.errors import SpecError, nearest
 from replay.ingress.config_fields import FIXED_FIELDS, HARMLESS_FIELDS, QUANTIZATION_FIELDS, SHAPE_FIELDS
+from replay.names import NAME_RULE, is_safe_name, safe_name
 from replay.specs.model import ExpertsSpec, ModelSpec
 
 _LARGEST = 2**31 - 1
 _CATALOG = Path(__file__).resolve().parent.parent / "catalog" / "models"
+
+_SIZES = (
+    "layers_count", "hidden_size", "query_heads", "kv_heads", "head_size", "intermediate_size", "vocabulary_size", "max_context_tokens",
+)  # fmt: skip
 
 _FORMATS = MappingProxyType({"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"})
 
@@ -74,9 +80,9 @@ def read_model(name_or_path: str | Path) -> ModelSpec:
     if text in catalog_models():
         return model_from_config(read_json_object(_CATALOG / f"{text}.json", "a model"), where=text, name=text)
     path = Path(name_or_path)
-    if path.is_dir() and (path / "config.json").exists():
+    if os.path.exists(path / "config.json"):
         path = path / "config.json"
-    if not path.exists():
+    if not os.path.exists(path):
         known = catalog_models()
         raise SpecError(
             text, f"no such model or file{nearest(text, known)}", f"a config.json or one of {', '.join(known)}", "check the name"
@@ -114,6 +120,31 @@ def model_from_config(config: Mapping[str, Any], *, where: str, name: str) -> Mo
     )
 
 
+def model_from_document(document: Mapping[str, Any], where: str) -> ModelSpec:
+    """Return the model of the JSON form that bundles and run directories embed (schema `baseline.v1`), held to a config file's rules.
+
+    Raises:
+        SpecError: a figure is out of range or at odds with another.
+    """
+    fields = _Fields(config=document, where=f"{where}: model")
+    experts = document["experts"]
+    if not all(is_safe_name(part) for part in document["name"].split("/")):
+        raise fields.bad("name", f"for each part between slashes {NAME_RULE}")
+    for field in _SIZES:
+        fields.size(field)
+    if document["query_heads"] % document["kv_heads"]:
+        raise fields.bad("kv_heads", f"a divisor of query_heads ({document['query_heads']})")
+    if document["attention_window_tokens"] is not None:
+        fields.size("attention_window_tokens")
+    if experts is not None:
+        inner = _Fields(config=experts, where=f"{where}: model.experts")
+        for field in ("experts_count", "experts_per_token", "intermediate_size"):
+            inner.size(field)
+        if experts["experts_per_token"] > experts["experts_count"]:
+            raise inner.bad("experts_per_token", f"at most experts_count ({experts['experts_count']})")
+    return ModelSpec.from_document(dict(document))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fields:
     """The fields of one file, with errors that name it."""
@@ -148,7 +179,7 @@ class _Fields:
 def _model_name(path: Path) -> str:
     """Return ``publisher/model`` from a file called ``publisher--model[_config].json``, or the folder of a ``config.json``."""
     stem = path.stem if path.stem != "config" else path.resolve().parent.name
-    return stem.removesuffix("_config").replace("--", "/", 1)
+    return "/".join(safe_name(part) for part in stem.removesuffix("_config").replace("--", "/", 1).split("/"))
 
 
 def _family(fields: _Fields) -> _Family:

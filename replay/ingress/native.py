@@ -16,15 +16,15 @@ from typing import Any
 import pyarrow as pa
 
 from replay.documents import check, write_atomic
-from replay.errors import TraceError, nearest
+from replay.errors import SpecError, TraceError, nearest
 from replay.ingress.clock import UnreadableTimesError, times_ns
 from replay.ingress.columns import CsvRows, read_columns, seconds, tokens
 from replay.ingress.parquet_rows import parquet_rows
 from replay.ingress.parsed import ARRIVAL_WANTED, LARGEST_S, ParsedRows, StatedOrigin
 from replay.ingress.records import Line, ListColumn, read_lines
 from replay.ingress.source import STATED_KEY, Encoding, TraceSource
-from replay.ingress.trace import TRACE_SCHEMA, Trace
-from replay.provenance import TraceProvenance
+from replay.ingress.trace import TRACE_SCHEMA, Trace, check_trace_name
+from replay.provenance import ORIGIN_UNSTATED, TraceProvenance
 
 _Rows = tuple[pa.Table, Callable[[int], str]]
 """A table and the place of each of its rows in the file."""
@@ -78,8 +78,8 @@ def write_trace(trace: Trace, path: Path) -> None:
         raise TraceError(str(path), f"a file name ending in {path.suffix!r}{reason}", "a name in .parquet or .jsonl", "rename the output")
     try:
         write_atomic(path, data)
-    except OSError as error:
-        raise TraceError(str(path), f"it cannot be written ({error.strerror})", "a writable place", "choose another folder") from error
+    except SpecError as error:
+        raise TraceError(error.where, error.got, error.want, error.fix) from error
 
 
 def _envelope(trace: Trace) -> bytes:
@@ -115,13 +115,15 @@ def _stated_origin(source: TraceSource) -> StatedOrigin | None:
         value = source.stated.get(key)
         if value is not None and not (isinstance(value, str) and value):
             raise TraceError(place, f"{key} is {json.dumps(value)[:40]}", "a text", "correct or remove it")
+    if (name := source.stated.get("name")) is not None:
+        check_trace_name(name, place)
     check(source.stated[STATED_KEY], "trace-provenance.v1", place)
     provenance = TraceProvenance.from_document(source.stated[STATED_KEY])
     if provenance.rows_read != provenance.rows_kept + sum(rows for _, rows in provenance.set_aside):
         got = f"{provenance.rows_read} rows read, which are not the kept and the set aside ones"
         raise TraceError(place, got, "rows_read = rows_kept + the sum of set_aside", "correct the counts")
     _require_usable(source, provenance, place)
-    return StatedOrigin(provenance=provenance, name=source.stated.get("name"), digest=source.stated.get("digest"))
+    return StatedOrigin(provenance=provenance, name=name, digest=source.stated.get("digest"))
 
 
 def _require_usable(source: TraceSource, provenance: TraceProvenance, place: str) -> None:
@@ -140,7 +142,7 @@ def _require_usable(source: TraceSource, provenance: TraceProvenance, place: str
 
 
 def _unstated_notes(table: pa.Table) -> tuple[str, ...]:
-    notes = ("the file does not state where its rows come from",)
+    notes = (ORIGIN_UNSTATED,)
     if "prefix_blocks" in table.column_names and table["prefix_blocks"].null_count < table.num_rows:
         return (*notes, "nor how many tokens a prefix block holds, so the prefix blocks cannot be used")
     return notes

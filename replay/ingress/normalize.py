@@ -13,7 +13,7 @@ from replay.ingress.clock import NS_PER_S, TICK_NS, format_ns, shift_time
 from replay.ingress.parsed import LARGEST_S, ParsedRows
 from replay.ingress.source import TraceSource
 from replay.ingress.trace import Trace, build_trace
-from replay.provenance import TraceKind, TraceProvenance
+from replay.provenance import ORIGIN_STATED_ON_IMPORT, TraceKind, TraceProvenance
 from replay.seeds import stream
 
 FAILED = "failed_zero_tokens"
@@ -113,7 +113,7 @@ def stated_as_recorded(trace: Trace, *, origin: str) -> Trace:
     if was.kind == "synthetic" or not trace.has_arrivals or any(note.startswith("arrivals generated") for note in was.notes):
         got = f"a {was.kind} trace" + ("" if trace.has_arrivals else " without arrivals")
         raise TraceError(trace.name, got, "recorded arrivals and lengths of unstated origin", "leave the origin out")
-    notes = (*was.notes, f"stated as recorded on import; before: {was.kind}, {was.origin}")
+    notes = (*was.notes, f"{ORIGIN_STATED_ON_IMPORT}; before: {was.kind}, {was.origin}")
     return build_trace(name=trace.name, requests=trace.requests, provenance=replace(was, kind="recorded", origin=origin, notes=notes))
 
 

@@ -17,6 +17,7 @@ from replay.ingress.source import Encoding, TraceSource, open_source
 from replay.ingress.trace import Trace
 from replay.ingress.vidur import VidurReader
 from replay.ingress.vllm_log import VllmLogReader
+from replay.names import safe_name
 
 
 class TraceReader(Protocol):
@@ -77,8 +78,8 @@ def _described(source: TraceSource, readers: tuple[TraceReader, ...]) -> str:
 
 
 def _short_name(file_name: str) -> str:
-    """Return a file name without compression and format suffixes."""
+    """Return a file name without compression and format suffixes, as a trace may be called."""
     short = file_name
     for suffix in (".gz", ".csv", ".jsonl", ".json", ".parquet"):
         short = short.removesuffix(suffix)
-    return short or file_name
+    return safe_name(short or file_name)

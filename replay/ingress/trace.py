@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from replay.errors import TraceError
+from replay.names import NAME_RULE, is_safe_name
 from replay.provenance import TraceProvenance
 
 TRACE_SCHEMA = pa.schema(
@@ -33,6 +35,7 @@ class Trace:
     """
 
     name: str
+    """Labels claims and becomes part of folder names, so it holds to `replay.names`."""
     requests: pa.Table
     provenance: TraceProvenance
     digest: str
@@ -50,10 +53,32 @@ class Trace:
 
 
 def build_trace(*, name: str, requests: pa.Table, provenance: TraceProvenance) -> Trace:
-    """Return the trace of rows that already have the promised order and values; casts to TRACE_SCHEMA and digests the rows."""
+    """Return the trace of rows that already have the promised order and values; casts to TRACE_SCHEMA and digests the rows.
+
+    Raises:
+        TraceError: the name could not stand in a path or on one line.
+    """
+    check_trace_name(name, "the trace's name")
     columns = {field.name: _column(requests, field) for field in TRACE_SCHEMA}
     table = pa.table(columns, schema=TRACE_SCHEMA)
     return Trace(name=name, requests=table, provenance=provenance, digest=digest_rows(table))
+
+
+def renamed(trace: Trace, name: str) -> Trace:
+    """Return a trace under another name; its rows, and so its digest, stay.
+
+    Raises:
+        TraceError: the name could not stand in a path or on one line.
+    """
+    check_trace_name(name, "the trace's name")
+    return replace(trace, name=name)
+
+
+def check_trace_name(name: str, where: str) -> None:
+    """Raise TraceError unless a name of a trace holds to NAME_RULE."""
+    if not is_safe_name(name):
+        shown = ascii(name if len(name) <= 60 else name[:57] + "...")
+        raise TraceError(where, f"the trace name {shown}", NAME_RULE, "give it another one (--name)")
 
 
 def digest_rows(requests: pa.Table) -> str:

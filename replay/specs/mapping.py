@@ -10,6 +10,7 @@ from replay import documents
 from replay.errors import SpecError, nearest
 from replay.provenance import digest_document
 from replay.specs.knobs import EVERYWHERE, KNOBS, KnobDefinition, Scope, Value, parse_scope
+from replay.toml_lines import locate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ def parse_mapping(text: str, where: str) -> MappingSpec:
         raise SpecError(where, "it has no name" if name is None else f"name is {name!r}", "a name (text) at the top", 'write name = "..."')
     settings = []
     for section, content in document.items():
-        line = documents.locate(text, [section])
+        line = locate(text, [section])
         if not isinstance(content, dict):
             known = sorted({knob.split(".")[0] for knob in KNOBS})
             raise SpecError(
@@ -157,7 +158,7 @@ def parse_mapping(text: str, where: str) -> MappingSpec:
                 "move it into its section",
             )
         for key, value in content.items():
-            line = documents.locate(text, [section, key])
+            line = locate(text, [section, key])
             settings.append(_setting(f"{section}.{key}", value, where, line))
     refuse_conflicts(settings, where)
     return MappingSpec(name=name, settings=tuple(settings))

@@ -24,6 +24,8 @@ EXPONENTIALS_PER_CLOCK = 16.0
 """Exponentials of one unit per clock (CUDA C++ Programming Guide, arithmetic throughput of special functions, 8.x and 9.0)."""
 SCORE_BYTES = 2.0 * 4
 """Unfused attention writes and reads the scores, then the probabilities, in 16 bit: four passes per pair and head."""
+UNFUSED_KERNELS = 3
+"""Scores, probabilities, and their product with the values."""
 
 Tile = tuple[int, int]
 
@@ -86,7 +88,7 @@ def prefill_terms(kernel: Kernel, tokens: npt.NDArray[np.int64], tile: Tile, har
         memory_s_per_pair=ones * score_bytes / dram,
         memory_s_per_token=ones * query_bytes / dram,
         memory_s_per_context_token=ones * cache_bytes / dram,
-        launch_s=ones * fit.prefill_floor_s * (3.0 if kernel.attention_backend == "unfused" else 1.0),
+        launch_s=ones * fit.prefill_floor_s * (UNFUSED_KERNELS if kernel.attention_backend == "unfused" else 1),
         bytes_per_pair=ones * score_bytes,
         bytes_per_token=ones * query_bytes,
         bytes_per_context_token=ones * cache_bytes,
@@ -115,7 +117,7 @@ def decode_terms(kernel: Kernel, sequences: Array, context: Array, tile: Tile, k
     # Partial results in 32 bit, written by each part and read by the one that combines them.
     combined = np.where(split > 1, 2.0 * sequences * shape.query_heads * split * shape.head_size * 4.0, 0.0)
     busy = (sequences > 0).astype(np.float64)
-    launches = 3.0 if kernel.attention_backend == "unfused" else 1.0
+    launches = UNFUSED_KERNELS if kernel.attention_backend == "unfused" else 1
     return Terms(
         compute_s=flops / (fit.prefill_compute_efficiency_ratio * hardware.matrix_flops_per_s["bf16"]),
         memory_s=np.maximum((read + scores + combined) / dram, unit_s) * busy,

@@ -53,7 +53,8 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
         capture=_capture(mapping, limits),
         host_launch_s=hardware.host.launch_s,
         host_graph_launch_s=hardware.host.graph_launch_s,
-        launches_count=sum(kernel.calls_count for kernel in plan.kernels),
+        launches_count=sum(_launches(kernel) for kernel in plan.kernels if kernel is not prefill),
+        prefill_launches_count=_launches(prefill),
         pool=kv_pool(plan, model, hardware, mapping),
         limits=limits,
         reference_flops_per_s=hardware.reference_flops_per_s * plan.graph.ranks_count,
@@ -73,6 +74,12 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
         max_context_tokens=context,
         attention_window_tokens=min(context, model.attention_window_tokens or context),
     )
+
+
+def _launches(kernel: Kernel) -> int:
+    """Return the launches of a step's calls: unfused attention is three kernels."""
+    unfused = kernel.axis == "attention" and kernel.attention_backend == "unfused"
+    return kernel.calls_count * (attention.UNFUSED_KERNELS if unfused else 1)
 
 
 def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits) -> tuple[Decision, ...]:

@@ -91,9 +91,12 @@ class StepTable:
     capture: pa.Table
     """Columns `phase`, `tokens`, `captured_tokens`: the size of the captured graph that a step replays, 0 where it runs eagerly."""
     host_launch_s: float
-    """Host time of one eager launch; a step makes `launches_count` of them."""
+    """Host time of one eager launch."""
     host_graph_launch_s: float
     launches_count: int
+    """Eager launches of a decode-only step."""
+    prefill_launches_count: int
+    """Further launches of a step with prefill tokens."""
     pool: KvPool
     limits: StepLimits
     reference_flops_per_s: float

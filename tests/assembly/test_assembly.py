@@ -124,9 +124,9 @@ def test_the_summary_is_worked_out_over_busy_time_and_over_the_span():
     assert figures["steps_count"] == 6
     assert (figures["busy_s"], figures["span_s"], figures["busy_ratio"]) == (6.0, 12.0, 0.5)
     assert figures["tokens"] == 18
-    assert (figures["throughput_tokens_per_s"], figures["wall_throughput_tokens_per_s"]) == (3.0, 1.5)
+    assert (figures["throughput_tokens_per_s"], figures["wall_clock_throughput_tokens_per_s"]) == (3.0, 1.5)
     assert (figures["flops"], figures["sustained_flops_per_s"]) == (flops, flops / 6)
-    assert (figures["mfu_ratio"], figures["wall_mfu_ratio"]) == (flops / 60, flops / 120)
+    assert (figures["mfu_ratio"], figures["wall_clock_mfu_ratio"]) == (flops / 60, flops / 120)
     assert figures["memory_stall_ratio"] == {"mlp": 0.0, "lm_head": 0.0, "attention": 0.0, "host": 0.0, "all": 0.0}
     assert figures["percentiles"]["queue_s"] == {"p50": 0.0, "p95": 1.0, "p99": 1.0}
     assert figures["percentiles"]["tpot_s"] == {"p50": 1.0, "p95": 1.0, "p99": 1.0}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.assembly.percentile import percentile, rank
+from replay.assembly.percentile import percentile, rank, ranks, samples_needed
 
 FINITE = st.floats(-1e9, 1e9)
 
@@ -39,3 +39,29 @@ def test_percentile_is_the_inverse_of_the_empirical_distribution(values, percent
 def test_no_values_or_no_percent_is_an_error(values, percent):
     with pytest.raises(ValueError, match="no percentile"):
         percentile(values, percent)
+
+
+PERCENTS = st.one_of(st.integers(1, 99), st.integers(1, 99_999).map(lambda thousandths: thousandths / 1000))
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=20), PERCENTS)
+def test_ranks_of_many_sizes_are_the_ranks_of_each(counts, percent):
+    assert ranks(np.array(counts), percent).tolist() == [rank(count, percent) for count in counts]
+
+
+@given(st.integers(1, 10**6), PERCENTS)
+def test_the_samples_needed_are_the_fewest_with_as_many_beyond_the_percentile(beyond, percent):
+    n = samples_needed(beyond, percent)
+    assert n - rank(n, percent) >= beyond
+    assert n == 1 or n - 1 - rank(n - 1, percent) < beyond
+
+
+@pytest.mark.parametrize(("percent", "n"), [(90, 100), (95, 200), (99, 1000), (99.9, 10_000), (50, 20), (70, 34), (80, 50)])
+def test_ten_samples_beyond_a_percentile_need_no_request_more_than_the_decimals_say(percent, n):
+    assert samples_needed(10, percent) == n
+
+
+@pytest.mark.parametrize(("beyond", "percent"), [(0, 50), (1, 100), (1, 0), (1, float("nan"))])
+def test_nothing_beyond_a_percentile_is_an_error(beyond, percent):
+    with pytest.raises(ValueError, match="no sample has"):
+        samples_needed(beyond, percent)

@@ -14,6 +14,7 @@ from gates.claim import Claim
 from replay.assembly.run import LAYERS_SCHEMA, METRICS_SCHEMA, Run
 from replay.execution.step_costs import step_seconds
 from replay.execution.tables import STEPS_SCHEMA
+from replay.lowering.kernel_plan import Decision
 from replay.specs.mapping import MappingSpec, parse_mapping
 from replay.tiling.step_table import TERMS, StepTable
 from tests.step_tables import assemble_table, make_kernel, make_limits, make_pool, make_trace
@@ -53,8 +54,9 @@ class Cost:
     preemptions: int = 0
     queueing: float = 1.0
     """Factor on the time to the first token beside the cost of the steps."""
-    decisions: tuple[SimpleNamespace, ...] = ()
-    rejected: int = 0
+    decisions: tuple[Decision, ...] = ()
+    rejected: tuple[tuple[str, int], ...] = ()
+    """As `Run.rejected`."""
 
     def grown(self, phase: str, layer: str, term: str, factor: float) -> Cost:
         """The same cost with one term of one layer multiplied."""
@@ -126,7 +128,7 @@ class Cell:
             windows=pa.table({}),
             window_s=1.0,
             reference_flops_per_s=1.0,
-            rejected=(("too long", cost.rejected),) if cost.rejected else (),
+            rejected=cost.rejected,
         )
 
     @staticmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +10,7 @@ from gates.attribution.cause import CauseQuestion, CellCause, find_cause
 from gates.attribution.patch import MappingFile
 from gates.finding import Finding
 from gates.owners import parse_owners
+from replay.lowering.kernel_plan import Decision
 from replay.specs.mapping import parse_mapping
 from tests.attribution.attribution_cells import Cell, Cost, mapping
 
@@ -131,7 +131,7 @@ def test_without_the_mapping_text_there_is_a_revert_but_no_patch():
 
 def test_requested_and_effective_come_from_the_decisions_within_the_knobs_scope():
     def decided(knob, requested, effective, reason=None):
-        return SimpleNamespace(knob=knob, requested=requested, effective=effective, reason=reason, stage="lowering")
+        return Decision(knob=knob, requested=requested, effective=effective, reason=reason, stage="lowering")
 
     decisions = (
         decided("formats.activations@mlp", "fp8", "bf16", "the weights are bf16"),

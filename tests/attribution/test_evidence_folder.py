@@ -103,9 +103,27 @@ def test_new_evidence_replaces_old_evidence_and_leaves_nothing_beside_it(tmp_pat
 def test_a_folder_that_is_no_evidence_is_not_touched(tmp_path):
     (tmp_path / "evidence").mkdir()
     (tmp_path / "evidence" / "mine.txt").write_text("precious")
-    with pytest.raises(SpecError, match="no evidence folder"):
+    with pytest.raises(SpecError, match=r"other content \(mine.txt\)"):
         write(tmp_path / "evidence")
     assert [path.name for path in (tmp_path / "evidence").iterdir()] == ["mine.txt"]
+
+
+def test_a_file_that_the_manifest_does_not_list_protects_an_evidence_folder(tmp_path):
+    write(tmp_path / "evidence")
+    (tmp_path / "evidence/chat-h100-sxm-tiny/notes.txt").write_text("mine")
+    with pytest.raises(SpecError, match=r"other content \(chat-h100-sxm-tiny/notes.txt\)"):
+        write(tmp_path / "evidence")
+    assert "chat-h100-sxm-tiny/notes.txt" in files_of(tmp_path / "evidence")
+
+
+@pytest.mark.parametrize("manifest", ["{}", "[]", '{"files": [{"path": "mine.txt"}]}', '{"files": 3}', "no json"])
+def test_a_manifest_of_something_else_makes_no_evidence_folder(tmp_path, manifest):
+    (tmp_path / "evidence").mkdir()
+    (tmp_path / "evidence/manifest.json").write_text(manifest)
+    (tmp_path / "evidence/mine.txt").write_text("precious")
+    with pytest.raises(SpecError, match="other content"):
+        write(tmp_path / "evidence")
+    assert (tmp_path / "evidence/mine.txt").read_text() == "precious"
 
 
 def test_a_failed_write_leaves_the_old_evidence_whole(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +10,9 @@ from gates.attribution.bottleneck import find_bottleneck
 from gates.attribution.stage import first_failing_stage
 from gates.attribution.trials import Trials
 from gates.finding import Finding
+from gates.rejections import LIMITS
+from replay.lowering.kernel_plan import Decision
+from replay.tiling.terms import BOTTLENECK_OF_TERM, COLLECTIVE_LAYER
 from tests.attribution.attribution_cells import Cell, Cost, mapping
 
 KNOBS = {
@@ -81,7 +83,7 @@ def test_a_cost_that_grows_in_one_phase_only_counts_although_the_total_falls():
 
 
 def decision(effective, reason, stage="lowering"):
-    return SimpleNamespace(knob="gemm.backend@mlp.decode", requested="matrix", effective=effective, reason=reason, stage=stage)
+    return Decision(knob="gemm.backend@mlp.decode", requested="matrix", effective=effective, reason=reason, stage=stage)
 
 
 def test_a_new_fallback_breaks_the_stage_that_took_the_decision_even_where_no_cost_shows():
@@ -115,17 +117,42 @@ def test_a_smaller_pool_that_makes_the_replay_preempt_fails_tiling_for_memory_ca
 
 
 def test_a_finding_against_the_candidate_fails_its_stage():
-    trials = trials_of(lambda values: Cost(rejected=len(values)), mapping(kv__memory_ratio=0.5))
+    trials = trials_of(lambda values: Cost(rejected=(("kv_capacity", len(values)),)), mapping(kv__memory_ratio=0.5))
     finding = Finding(code="requests_rejected", message="1 request never fits", effect="disproves", stage="tiling")
     failure = first_failing_stage(trials, (finding,), trials.knobs)
     assert (failure.stage, failure.evidence) == ("tiling", "1 request never fits")
 
 
 def test_a_finding_that_no_earlier_stage_owns_is_charged_to_the_execution_knob_that_brings_it():
-    trials = trials_of(lambda values: Cost(rejected=len(values)), mapping(batching__max_context_tokens=100))
+    trials = trials_of(lambda values: Cost(rejected=(("kv_capacity", len(values)),)), mapping(batching__max_batched_tokens=100_000))
     finding = Finding(code="requests_rejected", message="1 request never fits", effect="disproves", stage="tiling")
     failure = first_failing_stage(trials, (finding,), trials.knobs)
     assert (failure.stage, failure.evidence) == ("execution", "1 request never fits")
+
+
+@pytest.mark.parametrize("also_queues", [False, True])
+def test_requests_beyond_the_context_limit_are_named_before_claims_and_are_no_lack_of_memory(also_queues):
+    def cost(values):
+        return Cost(rejected=(("context_limit", 244),), queueing=3.0 if also_queues else 1.0) if values else Cost()
+
+    trials = trials_of(cost, mapping(batching__max_context_tokens=4200))
+    limit = LIMITS["context_limit"]
+    finding = Finding(code="requests_rejected", message="244 requests are refused", effect="disproves", stage=limit.stage)
+    failure = first_failing_stage(trials, (finding,), trials.knobs)
+    assert (failure.stage, failure.evidence) == ("execution", "244 requests are refused")
+    found = find_bottleneck(trials, trials.knobs)
+    assert found is not None
+    assert found.bottleneck_class == limit.bottleneck_class == "queueing"
+    assert "244 more requests are refused, by a context limit" in found.message
+    assert "pool" not in found.message
+
+
+def test_a_shrunken_pool_is_not_blamed_for_requests_that_the_context_limit_refuses():
+    def cost(values):
+        return Cost(blocks=900, rejected=(("context_limit", 5),)) if "kv.memory_ratio" in values else Cost()
+
+    trials = trials_of(cost, mapping(kv__memory_ratio=0.85))
+    assert first_failing_stage(trials, (), trials.knobs).stage == "quality_sla"
 
 
 @pytest.mark.parametrize(
@@ -145,6 +172,20 @@ def test_the_class_is_that_of_the_term_that_grew(layer, term, factor, expected):
     assert found is not None
     assert (found.bottleneck_class, found.layer_type, found.phase) == (expected, layer, "decode")
     assert f"of {layer} in decode steps grows from" in found.message
+
+
+@pytest.mark.parametrize("term", BOTTLENECK_OF_TERM)
+@pytest.mark.parametrize("layer", ["mlp", "attention", COLLECTIVE_LAYER])
+def test_only_collectives_are_the_interconnect_and_every_other_term_is_as_the_one_table_says(layer, term):
+    def cost(values):
+        layers = {name: dict(terms) for name, terms in Cost().decode.items()}
+        layers[layer][term] = layers[layer][term] * 3 + 5e-3 if values else layers[layer][term]
+        return replace(Cost(), decode=layers)
+
+    trials = trials_of(cost, mapping(gemm__split_k=4))
+    found = find_bottleneck(trials, trials.knobs)
+    assert found is not None
+    assert found.bottleneck_class == ("interconnect" if layer == COLLECTIVE_LAYER else BOTTLENECK_OF_TERM[term])
 
 
 def test_host_time_beyond_the_device_is_launch_and_synchronisation():

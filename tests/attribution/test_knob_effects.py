@@ -9,6 +9,8 @@ import pytest
 from gates.attribution.effects import claim_to_explain, knob_effects
 from gates.attribution.severity import by_severity, worsening
 from gates.attribution.trials import Judgement, Trials
+from gates.claim import ClaimSpec
+from gates.metrics import METRICS
 from replay.errors import SpecError
 from tests.attribution.attribution_cells import Cell, Cost, make_claim, mapping
 
@@ -101,3 +103,10 @@ def test_worsening_is_positive_where_the_candidate_is_worse():
     assert worsening(make_claim(ratio=1.1, direction="higher").to_document()) == pytest.approx(-0.1)
     assert worsening(make_claim(scale="difference", difference=-0.2, direction="higher").to_document()) == pytest.approx(0.2)
     assert worsening(make_claim(ratio=None).to_document()) is None
+
+
+@pytest.mark.parametrize("more", [{}, {"layer_type": "mlp"}, {"percentile": 95.0}, {"percentile": 95.0, "stratum": "prompt_tokens[0,512)"}])
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_claims_key_is_its_id_without_the_cell(metric, more):
+    spec = ClaimSpec(metric=metric, margin=0.03, blocking=True, **more)
+    assert make_claim(id=f"a.b-c/chip_1/{spec.key}", trace="a.b-c", hardware="chip_1", metric=metric).key == spec.key

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gates.attribution.patch import MappingFile, revert_patch
-from gates.attribution.toml_statements import statements
 from replay.specs.mapping import diff, parse_mapping
+from replay.toml_lines import statements
 
 VALUES = {
     ("gemm", "tile"): ['"auto"', "[128, 128, 64]", "[\n  64,  # rows\n  64,\n  32,\n]"],

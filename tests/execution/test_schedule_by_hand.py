@@ -124,13 +124,13 @@ def test_a_window_bounds_the_keys_that_tokens_see_but_not_the_cache():
 
 def test_a_step_lasts_as_long_as_the_longer_of_device_and_host():
     limits = make_limits(max_batched_tokens=8)
-    host = {"host_launch_s": 0.5, "launches_count": 6, "host_graph_launch_s": 0.25}
+    host = {"host_launch_s": 0.5, "launches_count": 6, "prefill_launches_count": 3, "host_graph_launch_s": 0.25}
     captured = captured_table(limits, [4], decode_only=True)
     table = linear_table(per_token_s=0.5, limits=limits, capture=captured, **host)
     result = replay(make_trace([0.0], [8], [2]), table)
     assert steps(result, "start_s", "end_s", "device_s", "host_s", "captured_tokens") == [
-        (0, 4, 4, 3, 0),
-        (4, 6, 2, 0.25, 4),  # one token, computed as the four of the captured graph
+        (0, 4.5, 4, 4.5, 0),  # the host launches six kernels, and three more for the prompt
+        (4.5, 6.5, 2, 0.25, 4),  # one token, computed as the four of the captured graph
     ]
 
 

@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from gates.guardrails import guardrails
 from gates.judge import judge
 from gates.plan import RULES, cell_of, make_plan
 from gates.policy import default_policy
@@ -277,3 +278,16 @@ def test_a_plan_with_the_same_cell_twice_is_refused():
     cell = cell_of(make_run(lognormal_s(10)))
     with pytest.raises(SpecError, match="chat on h100-sxm is given twice"):
         make_plan(default_policy(), [cell, cell], 1)
+
+
+@pytest.mark.parametrize("percent", ["50", "70", "80", "90", "95", "97.5", "99", "99.9"])
+def test_the_requests_a_percentile_needs_are_those_that_decide_it_in_claims_and_guardrails_alike(percent):
+    text = f'warning_beyond = 10\n[blocking]\nttft_s = {{ "p{percent}" = "3 %" }}\n'
+    short = make_run(lognormal_s(15))
+    n_needed = judged(short, short, text)[f"ttft_s.p{percent}"].n_needed
+    enough, too_few = make_run(lognormal_s(n_needed)), make_run(lognormal_s(n_needed - 1))
+    claim = judged(enough, enough, text)[f"ttft_s.p{percent}"]
+    assert (claim.outcome, claim.n_beyond) == ("holds", 10)
+    assert judged(too_few, too_few, text)[f"ttft_s.p{percent}"].reason_code == "too_few_samples"
+    [row] = guardrails([claim], policy_of(text))
+    assert row["window"].startswith(f"any {n_needed} consecutive requests")

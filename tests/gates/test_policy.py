@@ -175,3 +175,11 @@ def test_the_valid_example_is_accepted_and_the_invalid_one_is_not():
     text = (EXAMPLES / "policy.v1.invalid.toml").read_text()
     with pytest.raises(SchemaError):
         documents.check(tomllib.loads(text), "policy.v1", "example", text)
+
+
+@pytest.mark.parametrize("value", ["nan", "-0.1", "1.0", '"1 %"'])
+def test_the_share_of_requests_a_baseline_may_reject_is_a_fraction_below_one(value):
+    with pytest.raises(SpecError, match="max_rejected_ratio is"):
+        parse_policy(f"max_rejected_ratio = {value}", "p")
+    assert parse_policy("max_rejected_ratio = 0", "p").max_rejected_ratio == 0.0
+    assert default_policy().max_rejected_ratio == 0.01

@@ -1,19 +1,19 @@
 """The verdict document: every name others read, against its schema, strict and reproducible."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import jsonschema
 import pytest
 
+from gates.attribution.cause import CellCause
 from gates.checks import Evidence, run_checks
 from gates.judge import judge
 from gates.plan import cell_of, make_plan
 from gates.statement import InputRecord, to_document
-from gates.sustained import sustained_figures
+from gates.sustained import FIGURES, sustained_figures
 from gates.verdict import cell_verdict, combine
 from replay import documents
+from replay.assembly.assemble import summary
 from replay.provenance import TraceProvenance, canonical_json, digest_document
 from tests.runs import lognormal_s, make_run, policy_of, slower
 
@@ -34,25 +34,23 @@ INPUTS = [
 KNOB = "gemm.tile@decode[rows<=16]"
 
 
-@dataclass(frozen=True)
-class Cause:
-    first_failing_stage: str | None = "tiling"
-    bottleneck_class: str | None = "compute"
-    knobs: tuple = (
+CAUSE = CellCause(
+    first_failing_stage="tiling",
+    bottleneck_class="compute",
+    knobs=(
         {
             "knob": KNOB, "baseline": "auto", "candidate": [8, 8, 64], "requested": [8, 8, 64], "effective": [8, 8, 64],
             "fallback_reason": None, "owner": "kernels", "revert_cost": "hot", "line": 4,
         },
-    )  # fmt: skip
-    attribution: tuple = ({"knob": KNOB, "metric": "tpot_s.p95", "effect": 0.4, "share": 1.0, "interval": None, "method": "replay"},)
-    mitigation: Mapping | None = field(
-        default_factory=lambda: {
-            "revert": [KNOB], "patch": "--- a\n+++ b\n", "verified": True, "decision_after": "release", "owner": "kernels",
-            "revert_cost": "hot", "rollback_boundary": "known good on this trace",
-        }
-    )  # fmt: skip
-    owners: tuple = ({"finding": KNOB, "owner": "kernels", "contact": None, "source": "owners.toml:3"},)
-    reasons: tuple = ({"code": "first_failing_stage", "message": "tiling: padding"},)
+    ),
+    attribution=({"knob": KNOB, "metric": "tpot_s.p95", "effect": 0.4, "share": 1.0, "interval": None, "method": "replay"},),
+    mitigation={
+        "revert": [KNOB], "patch": "--- a\n+++ b\n", "verified": True, "decision_after": "release", "owner": "kernels",
+        "revert_cost": "hot", "rollback_boundary": "known good on this trace",
+    },
+    owners=({"finding": KNOB, "owner": "kernels", "contact": None, "source": "owners.toml:3"},),
+    reasons=({"code": "first_failing_stage", "message": "tiling: padding"},),
+)  # fmt: skip
 
 
 def gate(pairs, text="", cause=None, seed=7):
@@ -75,7 +73,7 @@ BASELINE = make_run(lognormal_s(3000))
     ("candidate", "cause", "basis"),
     [
         (BASELINE, None, "proven_safe"),
-        (slower(BASELINE, 1.4), Cause(), "regression"),
+        (slower(BASELINE, 1.4), CAUSE, "regression"),
         (slower(BASELINE, 1.4), None, "regression"),
         (make_run(lognormal_s(3000), rejected=[4]), None, "regression"),
         (make_run(lognormal_s(3000, seed=1)), None, "inconclusive"),
@@ -182,6 +180,20 @@ def test_sustained_figures_are_flops_over_busy_time_and_over_the_clock():
     assert figures["wall_clock_mfu_ratio"]["baseline"] == pytest.approx(flops / 498.0 / 1e15)
     assert figures["mfu_ratio"]["candidate"] == pytest.approx(2 * figures["mfu_ratio"]["baseline"])
     assert figures["memory_stall_ratio"]["mlp"] == {"baseline": 0.3, "candidate": 0.1}
+
+
+@pytest.mark.parametrize("windows_count", [0, 50])
+def test_every_sustained_figure_is_that_of_the_runs_own_summary_under_the_same_name(windows_count):
+    arms = {"baseline": make_run(lognormal_s(300), windows_count=windows_count), "candidate": make_run(lognormal_s(300), flops_scale=2.0)}
+    figures = sustained_figures(*arms.values())
+    names = set(figures) - {"trace", "hardware", "memory_stall_ratio"}
+    assert names == set(FIGURES)
+    for side, run in arms.items():
+        shown = summary(run)
+        assert {name: figures[name][side] for name in names} == {name: shown[name] for name in names}
+        assert {layer: pair[side] for layer, pair in figures["memory_stall_ratio"].items()} == {
+            layer: shown["memory_stall_ratio"][layer] for layer in ("attention", "mlp")
+        }
 
 
 def test_the_valid_example_is_accepted_and_the_invalid_one_is_not():

@@ -1,10 +1,10 @@
 """How claims and findings become a decision: the worst counts, and nothing missing ever releases."""
 
 import itertools
-from dataclasses import dataclass, field
 
 import pytest
 
+from gates.attribution.cause import CellCause
 from gates.claim import Claim
 from gates.finding import Finding
 from gates.plan import CellSpec
@@ -27,15 +27,7 @@ def finding(effect, stage="tiling", bottleneck_class="memory_capacity"):
     return Finding(code=f"{effect}_code", message="m", effect=effect, stage=stage, bottleneck_class=bottleneck_class)
 
 
-@dataclass(frozen=True)
-class Cause:
-    first_failing_stage: str | None = "execution"
-    bottleneck_class: str | None = "queueing"
-    knobs: tuple = ()
-    attribution: tuple = ()
-    mitigation: dict | None = None
-    owners: tuple = ()
-    reasons: tuple = field(default=({"code": "bottleneck", "message": "m"},))
+CAUSE = CellCause(first_failing_stage="execution", bottleneck_class="queueing", reasons=({"code": "bottleneck", "message": "m"},))
 
 
 @pytest.mark.parametrize("outcomes", [c for size in range(4) for c in itertools.product(["holds", "disproved", "undecided"], repeat=size)])
@@ -110,10 +102,10 @@ def test_without_a_cause_the_findings_say_where_it_fails(outcomes, findings, whe
 
 
 def test_a_cause_says_where_it_fails_and_adds_its_reasons_and_a_release_fails_nowhere():
-    worse = cell_verdict(CELL, [claim("disproved")], [finding("disproves")], cause=Cause())
+    worse = cell_verdict(CELL, [claim("disproved")], [finding("disproves")], cause=CAUSE)
     assert (worse.first_failing_stage, worse.bottleneck_class) == ("execution", "queueing")
     assert worse.reasons[-1]["code"] == "bottleneck"
-    safe = cell_verdict(CELL, [claim("holds")], [], cause=Cause())
+    safe = cell_verdict(CELL, [claim("holds")], [], cause=CAUSE)
     assert (safe.first_failing_stage, safe.bottleneck_class) == (None, None)
 
 

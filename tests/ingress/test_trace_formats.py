@@ -261,7 +261,7 @@ def test_a_byte_order_mark_leading_blank_lines_quotes_and_blank_rows_do_not_dist
 
 @pytest.mark.parametrize(
     ("file_name", "name"),
-    [("chat.csv.gz", "chat"), ("chat.jsonl", "chat"), ("conv.head5000.csv", "conv.head5000"), (".csv", ".csv")],
+    [("chat.csv.gz", "chat"), ("chat.jsonl", "chat"), ("conv.head5000.csv", "conv.head5000"), (".csv", "csv"), ("a\n::b c.csv", "a_b c")],
 )
 def test_a_trace_is_named_after_its_file_unless_told_otherwise(tmp_path, file_name, name):
     path = write(tmp_path, "prompt_tokens,output_tokens\n3,4\n", file_name)

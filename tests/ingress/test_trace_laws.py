@@ -18,9 +18,11 @@ from replay.ingress.native import write_trace
 from replay.ingress.normalize import slice_trace, with_poisson_arrivals
 from replay.ingress.reader import read_trace
 from replay.ingress.trace import TRACE_SCHEMA, Trace, build_trace, digest_rows
+from replay.names import safe_name
 from replay.provenance import TRACE_KINDS, TraceProvenance
 
 LENGTHS = st.integers(1, 2**31 - 1)
+NAMES = st.text(st.sampled_from("aZ9_. -é"), min_size=1, max_size=8).map(safe_name)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 
@@ -53,7 +55,7 @@ def traces(draw: st.DrawFn, *, arrivals: bool | None = None) -> Trace:
         recorded_at=draw(st.none() | st.just("2023-11-16T18:15:46.68059") | st.just("2024-05-10T00:00:00Z")),
         notes=tuple(draw(st.lists(TEXTS, max_size=2))) + (() if timed else ("the file has lengths only: arrivals must be generated",)),
     )
-    return build_trace(name=draw(TEXTS), requests=requests, provenance=provenance)
+    return build_trace(name=draw(NAMES), requests=requests, provenance=provenance)
 
 
 @settings(max_examples=60, deadline=None)

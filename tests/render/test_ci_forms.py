@@ -54,12 +54,40 @@ def test_a_candidate_at_a_commit_is_annotated_at_its_path():
     assert "file=deploy/m.toml,line=3," in workflow_commands(regression(name="git:HEAD~1:deploy/m.toml"))[0]
 
 
-def test_the_summary_follows_the_commands_and_holds_no_command_itself():
-    page = render_github(regression())
-    commands, summary = page.split("\n\n", 1)
-    assert commands.count("\n") == 0
-    assert summary.startswith("## ROLLBACK - regression")
-    assert not any(line.startswith("::") for line in summary.splitlines())
+def commands_run(page):
+    """The commands that GitHub's runner would take from a log: trimmed lines in the new form, the old form anywhere in a line."""
+    found, stopped = [], None
+    for line in page.split("\n"):
+        text = line.strip()
+        if stopped is not None:
+            stopped = None if text == f"::{stopped}::" else stopped
+        elif text.startswith("::stop-commands::"):
+            stopped = text.removeprefix("::stop-commands::")
+        elif text.startswith("::") or "##[" in text:
+            found.append(line)
+    assert stopped is None
+    return found
+
+
+HOSTILE = "--- a/m\n+++ b/m\n@@ -1 +1 @@\n-x\n+::error::a\n ::add-mask::b\n \t::set-output name=decision::release\n+##[error]c\n"
+
+
+@pytest.mark.parametrize("patch", [CAUSE.mitigation["patch"], HOSTILE])
+def test_the_summary_follows_the_commands_and_no_line_of_it_is_run_as_one(patch):
+    made = document(claims(ttft_s__p99=WORSE), cause=caused(mitigation=CAUSE.mitigation | {"patch": patch}))
+    page = render_github(made)
+    assert commands_run(page) == workflow_commands(made)
+    assert "\n## ROLLBACK - regression\n" in page
+    assert all(line in page for line in patch.splitlines())
+    assert page == render_github(made)
+
+
+def test_the_token_that_ends_the_summary_does_not_stand_in_it():
+    made = regression()
+    token = render_github(made).split("::stop-commands::", 1)[1].split("\n", 1)[0]
+    summary = render_github(made).split("\n\n", 1)[1].removesuffix(f"::{token}::\n")
+    assert len(token) == 64
+    assert token not in summary
 
 
 def suites(made):

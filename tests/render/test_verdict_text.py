@@ -6,11 +6,24 @@ import re
 
 import pytest
 
-from gates.render.figures import accepted, bounds, change, format_value, knob_value
+from gates.finding import Finding
+from gates.render.figures import accepted, bounds, change, format_value, knob_value, subject
 from gates.render.markdown import LIMIT_BYTES, render_markdown
 from gates.render.text import render_text
 from replay.documents import check
-from tests.render.verdict_documents import BETTER, CAUSE, UNSURE, WORSE, claims, document, inconclusive, invalid, regression, release
+from tests.render.verdict_documents import (
+    BETTER,
+    CAUSE,
+    SYNTHETIC,
+    UNSURE,
+    WORSE,
+    claims,
+    document,
+    inconclusive,
+    invalid,
+    regression,
+    release,
+)
 
 EVERY = [regression, release, inconclusive, invalid]
 
@@ -94,11 +107,23 @@ def test_invalid_evidence_says_that_its_figures_support_nothing():
     assert "24.0 % worse" not in render_text(invalid())
 
 
-def test_colour_only_where_it_is_asked_for():
-    assert "\x1b" not in render_text(regression())
-    coloured = render_text(regression(), colour=True)
-    assert coloured.startswith("\x1b[1;31mROLLBACK\x1b[0m  regression")
-    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == render_text(regression())
+REFUSED = Finding(code="requests_rejected", message="the candidate rejects 244 of 6000 requests", effect="disproves", stage="execution")
+
+
+@pytest.mark.parametrize("cells", [1, 3])
+@pytest.mark.parametrize("changes", [{}, {"sustained_flops_per_s": WORSE}])
+def test_refused_requests_are_the_headline_before_any_claim_and_are_said_once(changes, cells):
+    made = document(claims(**changes), findings=(REFUSED, SYNTHETIC), cells=cells)
+    text = render_text(made)
+    assert text.startswith("ROLLBACK  regression  -  chat / h100-sxm: the candidate rejects 244 of 6000 requests\n")
+    assert text.count(REFUSED.message) == 1
+    assert SYNTHETIC.message in text
+    assert "rejects 244 of 6000 requests" in render_markdown(made).splitlines()[2]
+
+
+@pytest.mark.parametrize("make", EVERY)
+def test_the_text_holds_no_control_character(make):
+    assert all(character.isprintable() for line in render_text(make(), folder="a\x1b[2Jb").split("\n") for character in line)
 
 
 @pytest.mark.parametrize("make", EVERY)
@@ -182,3 +207,10 @@ def test_what_decides_stands_before_what_only_advises():
 
 def test_knob_values_read_as_the_mapping_file_spells_them():
     assert [knob_value(value) for value in (None, True, [64, 32], "fp8", 0.9)] == ["(not set)", "true", "[64, 32]", "fp8", "0.9"]
+
+
+def test_a_claim_is_called_the_same_in_tables_and_in_its_own_criterion():
+    planned = {claim["id"]: claim for claim in regression()["predicate"]["claims"]}
+    assert len(planned) > 20
+    for claim in planned.values():
+        assert claim["disproof_criterion"].startswith(f"{subject(claim)}, trace chat, h100-sxm: ")

@@ -171,3 +171,13 @@ def test_decode_attention_joins_its_terms_as_it_was_fitted():
     table = schedule(plan_kernels(LLAMA_8B, device, mapping()), LLAMA_8B, device, mapping()).table.kernels
     exponents = dict(zip(table["kernel"].to_pylist(), table["overlap_exponent"].to_pylist(), strict=True))
     assert exponents["attention_decode"] == device.gemm.overlap_exponent
+
+
+def test_a_step_launches_only_the_kernels_it_runs():
+    # Per layer: qkv, rope, attention, o_proj, norm, gate_up, activation, down, norm = 9; once: embedding, norm, LM head, sampling.
+    table = compiled().table
+    assert table.launches_count == 9 * 32 + 4
+    assert table.prefill_launches_count == 32
+    unfused = compiled("[attention]", 'backend = "unfused"').table
+    assert unfused.launches_count == 11 * 32 + 4
+    assert unfused.prefill_launches_count == 3 * 32
