@@ -76,7 +76,8 @@ def _knob(knob: KnobDefinition) -> dict[str, Any]:
 def _scope(knob: KnobDefinition) -> str:
     """Return the pattern of the scopes a knob takes: layer and phase in either order, then bounds."""
     layer, phase = "|".join(knob.layers), "prefill|decode" if knob.phases else ""
-    place = f"(?:(?:{layer})(?:\\.(?:{phase}))?|(?:{phase})(?:\\.(?:{layer}))?)" if layer and phase else f"(?:{layer or phase})"
+    never = "(?!lm_head\\.prefill|prefill\\.lm_head)" if "lm_head" in knob.layers and knob.phases else ""
+    place = f"{never}(?:(?:{layer})(?:\\.(?:{phase}))?|(?:{phase})(?:\\.(?:{layer}))?)" if layer and phase else f"(?:{layer or phase})"
     bound = "(?:rows(?:<=|>=|<|>)[0-9]+|chip=[a-z0-9.-]+)" if knob.rows else "chip=[a-z0-9.-]+"
     bounds = f"\\[ *{bound} *(?:, *{bound} *)*\\]"
     return f"(?:{place}(?:{bounds})?|{bounds})" if layer or phase else bounds
