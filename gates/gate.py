@@ -109,17 +109,24 @@ def _judge_cell(
 ) -> JudgedCell:
     own = (*request.findings, *foreign_records(request, cell))
 
-    def findings_on(run: Run) -> tuple[Finding, ...]:
-        evidence = Evidence(baseline=baseline, candidate=run, provenance=cell.trace.provenance, policy=request.policy, as_of=request.as_of)
+    def findings_on(mapping: MappingSpec, run: Run) -> tuple[Finding, ...]:
+        evidence = Evidence(
+            baseline=baseline,
+            candidate=run,
+            provenance=cell.trace.provenance,
+            policy=request.policy,
+            as_of=request.as_of,
+            plans=(replayer.schedule(request.baseline.mapping).plan, replayer.schedule(mapping).plan),
+        )
         return (*own, *run_checks(evidence))
 
-    def judgement_of(_: MappingSpec, run: Run) -> Judgement:
+    def judgement_of(mapping: MappingSpec, run: Run) -> Judgement:
         claims = judge(planned, baseline, run)
-        decision, basis = decide_cell(claims, findings_on(run))
+        decision, basis = decide_cell(claims, findings_on(mapping, run))
         return Judgement(decision=decision, basis=basis, claims=claims)
 
     candidate = replayer.run(request.candidate.mapping)
-    judgement, findings = judgement_of(request.candidate.mapping, candidate), findings_on(candidate)
+    judgement, findings = judgement_of(request.candidate.mapping, candidate), findings_on(request.candidate.mapping, candidate)
     if judgement.basis in ("regression", "inconclusive"):
         progress(f"{cell.trace.name} on {cell.hardware.name}: {judgement.basis}; looking for the cause")
     arm = request.candidate

@@ -32,7 +32,7 @@ class InputError(ReplayError):
         self.where, self.got, self.want, self.fix = where, got, want, fix
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.got}; want {self.want}. Fix: {self.fix}."
+        return printable(f"{self.where}: {self.got}; want {self.want}. Fix: {self.fix}.")
 
 
 class TraceError(InputError):
@@ -53,6 +53,11 @@ class EvidenceError(InputError):
 
 class InvariantError(ReplayError):
     """A law of the product was broken while computing: a bug here, not a fault of the input."""
+
+
+def printable(text: str) -> str:
+    """Return a text on one line without control characters: names of files and refs may hold any."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

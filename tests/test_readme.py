@@ -66,3 +66,7 @@ def test_every_path_the_readme_names_exists():
 )
 def test_a_path_that_is_not_there_is_found_in_any_folder(folder):
     assert missing_paths(f"see `{folder}/absent.toml` and {folder}/.") == [f"{folder}/absent.toml"]
+
+
+def test_no_figure_is_left_open():
+    assert not re.findall(r"\b[A-Z]+_(?:[A-Z]+_)*S\b", README)

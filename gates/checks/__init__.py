@@ -9,9 +9,11 @@ from gates.checks.ages import trace_age
 from gates.checks.capacity import requests_rejected
 from gates.checks.check import Check, Evidence
 from gates.checks.evidence import arms_comparable, requests_present, trace_provenance
+from gates.checks.load import keeps_up
+from gates.checks.precision import quality_evidence
 from gates.finding import Finding
 
-CHECKS: tuple[Check, ...] = (requests_present, arms_comparable, trace_provenance, trace_age, requests_rejected)
+CHECKS: tuple[Check, ...] = (requests_present, arms_comparable, trace_provenance, trace_age, quality_evidence, requests_rejected, keeps_up)
 
 
 def run_checks(evidence: Evidence, checks: tuple[Check, ...] = CHECKS) -> tuple[Finding, ...]:

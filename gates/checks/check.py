@@ -11,6 +11,7 @@ from gates.finding import Finding
 if TYPE_CHECKING:
     from gates.policy import PolicySpec
     from replay.assembly.run import Run
+    from replay.lowering.kernel_plan import KernelPlan
     from replay.provenance import TraceProvenance
 
 
@@ -24,6 +25,8 @@ class Evidence:
     policy: PolicySpec
     as_of: str | None = None
     """ISO time that ages are counted from; None where the policy limits none."""
+    plans: tuple[KernelPlan, KernelPlan] | None = None
+    """Kernels of the baseline and of the candidate; None where only runs are at hand."""
 
 
 class Check(Protocol):

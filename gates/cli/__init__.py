@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 from typing import Any
 
 import click
 
-from replay.errors import EvidenceError, InputError
+from replay.errors import EvidenceError, InputError, SpecError
 
 EXIT_USAGE = 2
 EXIT_INVALID_EVIDENCE = 30
+EXIT_INTERRUPTED = 130
+"""128 + SIGINT, as shells report it; 1 is left to crashes."""
 
 VERBS = {
     "gate": "Decide whether a mapping change may be released.",
@@ -54,6 +57,20 @@ class _Verbs(click.Group):
         except InputError as error:
             click.echo(f"replay: {error}", err=True)
             ctx.exit(EXIT_INVALID_EVIDENCE if isinstance(error, EvidenceError) else EXIT_USAGE)
+        except KeyboardInterrupt:
+            click.echo("replay: interrupted; nothing half-written is left", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # the reader of stdout went away
+                raise
+            place = SpecError(
+                str(error.filename or "a file"),
+                error.strerror or str(error),
+                "a place that can be used",
+                "check the path and its permissions",
+            )
+            click.echo(f"replay: {place}", err=True)
+            ctx.exit(EXIT_USAGE)
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

@@ -166,12 +166,15 @@ def _line_of_row(source: TraceSource, row: int) -> int:
     """Return the 1-based line on which a 0-based data row starts, as the csv module counts lines."""
     reader = csv.reader(io.StringIO(bytes(source.body).decode("utf-8", errors="replace"), newline=""))
     start = data_rows = 0
-    for cells in reader:
-        if cells:
-            if data_rows == row:
-                break
-            data_rows += 1
-        start = reader.line_num
+    try:
+        for cells in reader:
+            if cells:
+                if data_rows == row:
+                    break
+                data_rows += 1
+            start = reader.line_num
+    except csv.Error:  # a cell longer than the csv module takes: the rows up to it are counted one a line
+        start += row - data_rows
     return source.body_line + start
 
 

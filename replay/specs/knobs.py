@@ -181,7 +181,7 @@ def parse_scope(text: str) -> Scope:
 
 def _read_bound(bound: str, fields: dict[str, object]) -> None:
     chip = re.fullmatch(r"chip=([a-z0-9.-]+)", bound)
-    rows = re.fullmatch(r"rows(<=|>=|<|>)(\d+)", bound)
+    rows = re.fullmatch(r"rows(<=|>=|<|>)([0-9]{1,9})", bound)
     if chip:
         fields["chip"] = chip.group(1)
     elif rows:

@@ -33,6 +33,9 @@ SPLITS = (1, 2, 4, 8, 16, 32)
 ACCUMULATOR_BYTES = 4.0
 STAGES = 2
 """Operand tiles held at once: one is computed on while the next one loads (double buffering)."""
+ACCUMULATOR_SHARE_RATIO = 0.5
+"""Share of a unit's registers that accumulators may take; operands in flight, addresses and the next tile's epilogue need the
+rest (the largest tiles of public kernel libraries, 256 x 128 in 32 bit, take this half on an SM)."""
 LEAST_SPLIT_DEPTH = 128
 """A split leaves at least this much of the reduction to each part."""
 
@@ -67,8 +70,9 @@ def tile_problem(tile: Tile, element_bytes: float, hardware: HardwareSpec) -> st
     name = f"tile {rows}x{columns}x{depth}"
     if operands > hardware.unit_memory_bytes:
         return f"{name} needs {operands:.0f} bytes of unit memory, {hardware.name} has {hardware.unit_memory_bytes:.0f}"
-    if accumulators > hardware.unit_registers_bytes:
-        return f"{name} needs {accumulators:.0f} bytes of registers, {hardware.name} has {hardware.unit_registers_bytes:.0f}"
+    registers = ACCUMULATOR_SHARE_RATIO * hardware.unit_registers_bytes
+    if accumulators > registers:
+        return f"{name} needs {accumulators:.0f} bytes of accumulators, {hardware.name} has registers for {registers:.0f}"
     return None
 
 

@@ -25,7 +25,7 @@ from tests.runs import policy_of
 
 HARMLESS = "[graph]\nsizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512]\n"
 CASES = [
-    ("gemm.tile", "[gemm]\ntile = [256, 256, 32]\n", "tiling", "compute"),
+    ("gemm.tile", "[gemm]\ntile = [256, 128, 32]\n", "tiling", "compute"),
     ("gemm.backend", '[gemm]\nbackend = "vector"\n', "lowering", "compute"),
     ("placement.weights", '[placement]\nweights = "host"\n', "tiling", "memory_bandwidth"),
     ("kv.memory_ratio", "[kv]\nmemory_ratio = 0.23\n", "tiling", "memory_capacity"),

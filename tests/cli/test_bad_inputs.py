@@ -175,6 +175,7 @@ def test_outside_a_project_the_missing_option_is_named(empty):
 
 
 TRACES = [
+    ("a cell beyond all measure", "arrival_s,prompt_tokens,output_tokens\n0,5,3\n1," + "9" * 200_000 + ",3\n", "prompt_tokens"),
     ("empty", "", "empty"),
     ("header only", "arrival_s,prompt_tokens,output_tokens\n", "a header without rows"),
     ("unknown format", "a,b,c\n1,2,3\n", "format"),
@@ -317,3 +318,28 @@ def test_an_unknown_verb_names_the_nearest(empty):
     result = empty.replay("gaet")
     assert result.exit_code == 2
     assert "did you mean 'gate'?" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "two\nlines", "::error::x\n::error::y"])
+def test_control_characters_of_names_never_reach_the_terminal(project, name):
+    sentence = one_sentence(project.replay("trace", "info", name))
+    assert sentence.isprintable()
+
+
+def test_an_interrupt_is_no_crash(project, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("replay.pipeline.Replayer.run", interrupt)
+    result = project.replay("run", "--mapping", "mapping.toml")
+    assert result.exit_code == 130
+    assert result.stderr == "replay: interrupted; nothing half-written is left\n"
+    assert not (project.folder / "replay-out").exists()
+
+
+def test_a_place_that_cannot_be_used_is_one_sentence(project, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied", "secret/mapping.toml")
+
+    monkeypatch.setattr("pathlib.Path.is_file", refuse)
+    assert "secret/mapping.toml" in one_sentence(project.replay("gate"))

@@ -204,3 +204,21 @@ def test_without_an_age_limit_no_time_of_day_gets_into_the_plan(project):
 @pytest.mark.parametrize(("form", "mark"), [("markdown", "ROLLBACK"), ("junit", "<failure ")])
 def test_other_formats_say_what_was_decided(project, form, mark):
     assert mark in project.replay("gate", "--format", form).stdout
+
+
+def test_a_faster_format_without_quality_evidence_is_never_released(project):
+    text = project.read("mapping.toml").replace('weights = "model"', 'weights = "fp8"')
+    project.write("fp8.toml", text)
+    result = project.replay("gate", "--candidate", "fp8.toml", "--format", "json")
+    assert result.exit_code == 30
+    predicate = json.loads(result.stdout)["predicate"]
+    assert predicate["reasons"][0]["code"] == "quality_evidence_missing"
+    assert (predicate["first_failing_stage"], predicate["bottleneck_class"]) == ("quality_sla", "numerics")
+
+
+def test_an_arm_that_works_on_long_after_the_last_arrival_is_named(project):
+    project.write("few.toml", project.read("mapping.toml").replace("max_running = 256", "max_running = 4"))
+    result = project.replay("gate", "--candidate", "few.toml", "--format", "json")
+    codes = [reason["code"] for reason in json.loads(result.stdout)["predicate"]["reasons"]]
+    assert "candidate_overloaded" in codes
+    assert "baseline_overloaded" not in codes

@@ -1,0 +1,48 @@
+"""Precision: number formats that change what the model computes, which no replay of latencies can judge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gates.checks.check import Evidence
+from gates.finding import Finding
+from replay.lowering.kernel_plan import FORMAT_BYTES, KernelPlan
+
+
+def quality_evidence(evidence: Evidence) -> Iterator[Finding]:
+    """Find formats that really change and do not get wider: a gain in speed needs evidence about the quality of the answers.
+
+    What counts is what runs, not what was asked for. A wider format keeps every value of the narrower one.
+    """
+    if evidence.plans is None:
+        return
+    changes = format_changes(*evidence.plans)
+    if changes:
+        message = (
+            f"{'; '.join(changes)}: latencies cannot show what that does to the answers, and no quality evidence was given. "
+            "Revert the formats, or judge their quality before this change ships"
+        )
+        yield Finding(
+            code="quality_evidence_missing", message=message, effect="invalidates", stage="quality_sla", bottleneck_class="numerics"
+        )
+
+
+def format_changes(baseline: KernelPlan, candidate: KernelPlan) -> list[str]:
+    """Return each change of an operand's effective format to one that is not wider, in words, by layer type and operand."""
+    before, after = _formats(baseline), _formats(candidate)
+    return [
+        f"{operand} of {layer} {before[layer, operand]} -> {name}"
+        for (layer, operand), name in after.items()
+        if before.get((layer, operand), name) != name and FORMAT_BYTES[name] <= FORMAT_BYTES[before[layer, operand]]
+    ]
+
+
+def _formats(plan: KernelPlan) -> dict[tuple[str, str], str]:
+    found: dict[tuple[str, str], str] = {}
+    for kernel in plan.kernels:
+        if kernel.backends:
+            found[kernel.layer_type, "weights"] = kernel.weights_format
+            found[kernel.layer_type, "activations"] = kernel.activations_format
+        if kernel.axis == "attention":
+            found[kernel.layer_type, "key-value cache"] = kernel.kv_format
+    return found
