@@ -21,6 +21,8 @@ VERBS = {
     "baseline": "Freeze a mapping and its figures as a baseline bundle.",
     "trace": "Import, describe, cut or make request traces.",
     "map": "Print the operator-to-kernel mapping sheet.",
+    "fidelity": "Compare predicted with measured kernel times.",
+    "calibrate": "Fit the hardware model to measured kernels.",
     "validate": "Check files that people write against their schemas.",
     "demo": "Copy the shipped sample project into a folder.",
 }

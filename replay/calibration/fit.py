@@ -7,21 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from replay.calibration.smooth import fit_smooth
 from replay.seeds import stream
 from replay.specs.calibration import ErrorFigures, ResidualSpec
 from replay.specs.hardware import HardwareSpec
 from replay.tiling.families.family import KernelFamily, ParameterDefinition, Shapes
-from replay.tiling.residual import basis, residual_factor
+from replay.tiling.residual import residual_factor
 from replay.tiling.terms import Array
 
 FIT_ROWS = 1500
 """Rows the parameters are fitted on, drawn evenly over the logarithm of the time; more changes them little."""
 SOFT_L1_SCALE = 0.1
 """Log error beyond which an error counts linearly: a tenth is twice the repeat noise of the same kernel."""
-MAXIMUM_CENTRES = 160
-LENGTHS = (0.5, 0.8, 1.3, 2.0)
-RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0)
-FOLDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,30 +94,9 @@ def fit_parameters(family: KernelFamily, shapes: Shapes, seconds: Array, device:
 def fit_residual(family: KernelFamily, features: Array, logs: Array, groups: npt.NDArray[np.int64], *, seed: int) -> ResidualSpec | None:
     """Return the residual of log errors `logs` [rows] over `features` [rows, features], or None where it helps no unseen group.
 
-    Length and ridge are chosen by cross-validation over whole groups, by mean absolute error.
+    See `replay.calibration.smooth`: lengths and ridge are chosen by cross-validation over whole groups, by mean absolute error.
     """
-    mean, scale = features.mean(axis=0), np.maximum(features.std(axis=0), 1e-9)
-    points = (features - mean) / scale
-    centres = _centres(points, seed)
-    folds = stream(seed, "calibration/folds").integers(0, FOLDS, int(groups.max()) + 1)[groups]
-    best, best_error = None, float(np.abs(logs - np.median(logs)).mean()) if len(np.unique(folds)) == FOLDS else -1.0
-    for length in LENGTHS:
-        bumps = basis(points, centres, length)
-        for ridge in RIDGES:
-            error = _cross_validated(bumps, logs, folds, ridge)
-            if error < best_error:
-                best, best_error = (length, ridge), error
-    if best is None:
-        return None
-    weights = _solve(basis(points, centres, best[0]), logs, best[1])
-    return ResidualSpec(
-        features=family.residual_features,
-        mean=tuple(np.round(mean, 6).tolist()),
-        scale=tuple(np.round(scale, 6).tolist()),
-        length=best[0],
-        centres=tuple(tuple(row) for row in np.round(centres, 3).tolist()),
-        weights=tuple(np.round(weights, 4).tolist()),
-    )
+    return fit_smooth(family.residual_features, features, logs, groups, seed=seed)
 
 
 def error_figures(predicted: Array, measured: Array, n_fitted: int) -> ErrorFigures:
@@ -156,35 +132,3 @@ def _encode(definition: ParameterDefinition, value: float) -> float:
 
 def _decode(definitions: tuple[ParameterDefinition, ...], encoded: Array) -> dict[str, float]:
     return {d.name: float(np.exp(value)) if d.logarithmic else float(value) for d, value in zip(definitions, encoded, strict=True)}
-
-
-def _centres(points: Array, seed: int) -> Array:
-    """Return up to MAXIMUM_CENTRES centres spread over the points: farthest-point traversal of a sample."""
-    draw = stream(seed, "calibration/centres")
-    pool = points[draw.choice(len(points), min(len(points), 4000), replace=False)]
-    chosen = [int(np.argmin(((pool - pool.mean(axis=0)) ** 2).sum(axis=1)))]
-    distance = ((pool - pool[chosen[0]]) ** 2).sum(axis=1)
-    while len(chosen) < min(MAXIMUM_CENTRES, len(pool)) and distance.max() > 1e-6:
-        chosen.append(int(np.argmax(distance)))
-        distance = np.minimum(distance, ((pool - pool[chosen[-1]]) ** 2).sum(axis=1))
-    return np.asarray(pool[chosen])
-
-
-def _cross_validated(bumps: Array, logs: Array, folds: npt.NDArray[np.int64], ridge: float) -> float:
-    errors = [
-        np.abs(logs[folds == fold] - bumps[folds == fold] @ _solve(bumps[folds != fold], logs[folds != fold], ridge))
-        for fold in range(FOLDS)
-    ]
-    return float(np.concatenate(errors).mean())
-
-
-def _solve(bumps: Array, logs: Array, ridge: float) -> Array:
-    """Return ridge weights, reweighted towards the mean absolute error (three rounds, errors below 2 % count alike)."""
-    weight: Array = np.ones(len(logs))
-    solution = np.zeros(bumps.shape[1])
-    for _ in range(3):
-        weighted = bumps * weight[:, None]
-        solution = np.linalg.solve(weighted.T @ bumps + ridge * np.eye(bumps.shape[1]), weighted.T @ logs)
-        weight = 1.0 / np.maximum(np.abs(logs - bumps @ solution), 0.02)
-        weight = weight / weight.mean()
-    return solution

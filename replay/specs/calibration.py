@@ -5,8 +5,11 @@ A shipped calibration holds parameters, a small smooth residual and error figure
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from replay.provenance import canonical_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,5 +68,33 @@ class CalibrationDocument:
     """The rule that kept shape groups out of the fit, in words."""
 
     def to_document(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
+        """Return the JSON form (schema `calibration.v1`); `from_document` reads it back."""
+        document: dict[str, Any] = json.loads(canonical_json({"schema_version": "1", **asdict(self)}))
+        return document
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> CalibrationDocument:
+        """Return the record of a checked JSON form."""
+        families = tuple(
+            FamilyCalibration(
+                **{
+                    **family,
+                    "residual": None if family["residual"] is None else _residual(family["residual"]),
+                    "error": ErrorFigures(**family["error"]),
+                }
+            )
+            for family in document["families"]
+        )
+        return cls(hardware=document["hardware"], families=families, split=document["split"])
+
+    def find(self, family: str, variant: str, stack: str | None) -> FamilyCalibration | None:
+        """Return the calibration of a family and variant under a stack; with None, that of the newest stack by name."""
+        found = [entry for entry in self.families if (entry.family, entry.variant) == (family, variant)]
+        if stack is not None:
+            found = [entry for entry in found if entry.stack == stack]
+        return max(found, key=lambda entry: entry.stack, default=None)
+
+
+def _residual(document: dict[str, Any]) -> ResidualSpec:
+    tuples = {name: tuple(document[name]) for name in ("features", "mean", "scale", "weights")}
+    return ResidualSpec(length=document["length"], centres=tuple(tuple(row) for row in document["centres"]), **tuples)

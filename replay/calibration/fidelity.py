@@ -1,0 +1,138 @@
+"""Fidelity: how far calibrated kernel models are off measured kernels, family by family and stack by stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.calibration.fit import error_figures, predict
+from replay.calibration.measured import MeasuredSet
+from replay.calibration.split import fitted_mask
+from replay.catalog.hardware import read_hardware
+from replay.specs.calibration import CalibrationDocument, FamilyCalibration
+from replay.tiling.terms import Array
+
+Lookup = Callable[[str], CalibrationDocument | None]
+CLEAR_CHANGE_RATIO = 0.10
+"""Measured changes beyond this count for the accuracy of the sign; smaller ones are near the repeat noise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A measured set beside what the model predicts for it."""
+
+    kind: str
+    measured: MeasuredSet
+    predicted_s: Array
+    held_out: npt.NDArray[np.bool_]
+    """[rows] which rows the calibration has not seen."""
+    n_fitted: int
+    source: str
+    """`calibrated` for this stack, `calibrated for <stack>` for another one, or `datasheet` (start values, no fit)."""
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the report's row: errors in percent, over rows that the fit has not seen."""
+        rows = self.held_out
+        figures = error_figures(self.predicted_s[rows], self.measured.seconds[rows], self.n_fitted)
+        return {
+            "kind": self.kind,
+            "family": self.measured.family.name,
+            "hardware": self.measured.hardware,
+            "stack": self.measured.stack,
+            "variant": self.measured.variant,
+            "source": self.source,
+            "n": figures.n,
+            "n_fitted": self.n_fitted,
+            "n_skipped": sum(count for _, count in self.measured.skipped),
+            "mape_percent": 100 * figures.mean_ratio,
+            "median_ape_percent": 100 * figures.median_ratio,
+            "p90_ape_percent": 100 * figures.p90_ratio,
+            "bias_percent": 100 * figures.bias_ratio,
+            "by_decade": self._by_decade(),
+            "skipped": [{"reason": reason, "rows": count} for reason, count in self.measured.skipped],
+        }
+
+    def _by_decade(self) -> list[dict[str, Any]]:
+        seconds, predicted = self.measured.seconds[self.held_out], self.predicted_s[self.held_out]
+        decades = np.floor(np.log10(seconds)).astype(int)
+        found = []
+        for decade in np.unique(decades):
+            figures = error_figures(predicted[decades == decade], seconds[decades == decade], self.n_fitted)
+            bounds = {"from_s": float(10.0**decade), "to_s": float(10.0 ** (decade + 1))}
+            found.append({**bounds, "n": figures.n, "mape_percent": 100 * figures.mean_ratio, "bias_percent": 100 * figures.bias_ratio})
+        return found
+
+
+def compare(kind: str, measured: MeasuredSet, lookup: Lookup) -> Compared:
+    """Return a measured set beside the prediction of the calibration that fits it best."""
+    entry, source = _entry(measured, lookup(measured.hardware))
+    parameters = {p.name: p.start for p in measured.family.parameters} if entry is None else entry.parameters
+    residual = None if entry is None else entry.residual
+    predicted = predict(measured.family, measured.shapes, read_hardware(measured.hardware), parameters, residual)
+    seen = fitted_mask(measured.group_key) if source == "calibrated" else np.zeros(len(predicted), dtype=bool)
+    held_out = ~seen if (~seen).any() else np.ones(len(predicted), dtype=bool)
+    n_fitted = entry.error.n_fitted if entry is not None and source == "calibrated" else 0
+    return Compared(kind=kind, measured=measured, predicted_s=predicted, held_out=held_out, n_fitted=n_fitted, source=source)
+
+
+def report(compared: Sequence[Compared]) -> list[dict[str, Any]]:
+    """Return one row per set; a set that shares shapes with an earlier stack of its kind also says how often the sign is right."""
+    rows = []
+    for index, one in enumerate(compared):
+        row = one.to_document()
+        sign = sign_accuracy(one, compared[:index])
+        rows.append(row if sign is None else {**row, "sign_accuracy": sign})
+    return rows
+
+
+def sign_accuracy(later: Compared, earlier: Iterable[Compared]) -> dict[str, Any] | None:
+    """Return how often the predicted sign of a change is right, against the first comparable set with the same shapes.
+
+    Comparable: same kind, device and shape columns, another stack or variant. Pairs count where both rows are unseen by their
+    fits and the measured change exceeds CLEAR_CHANGE_RATIO; None without any.
+    """
+    for before in earlier:
+        if (before.kind, before.measured.hardware) != (later.kind, later.measured.hardware):
+            continue
+        pairs = _pairs(before, later)
+        if len(pairs):
+            old, new = pairs[:, 0], pairs[:, 1]
+            measured = np.log(later.measured.seconds[new] / before.measured.seconds[old])
+            predicted = np.log(later.predicted_s[new] / before.predicted_s[old])
+            clear = np.abs(measured) > np.log1p(CLEAR_CHANGE_RATIO)
+            if clear.any():
+                right = float((np.sign(measured) == np.sign(predicted))[clear].mean())
+                against = " ".join(filter(None, (before.measured.stack, before.measured.variant)))
+                return {"against": against, "n": int(clear.sum()), "right_ratio": right}
+    return None
+
+
+def _entry(measured: MeasuredSet, document: CalibrationDocument | None) -> tuple[FamilyCalibration | None, str]:
+    if document is None:
+        return None, "datasheet"
+    own = document.find(measured.family.name, measured.variant, measured.stack)
+    if own is not None:
+        return own, "calibrated"
+    other = document.find(measured.family.name, measured.variant, None)
+    return (other, f"calibrated for {other.stack}") if other is not None else (None, "datasheet")
+
+
+def _pairs(before: Compared, later: Compared) -> npt.NDArray[np.int64]:
+    """Return [pairs, 2] rows of equal shape, both unseen by their fits."""
+    names = sorted(set(before.measured.shapes) & set(later.measured.shapes))
+    index = {key: row for row, key in zip(np.flatnonzero(before.held_out), _keys(before, names, before.held_out), strict=True)}
+    found = [
+        (index[key], row)
+        for row, key in zip(np.flatnonzero(later.held_out), _keys(later, names, later.held_out), strict=True)
+        if key in index
+    ]
+    return np.array(found, dtype=np.int64).reshape(-1, 2)
+
+
+def _keys(one: Compared, names: list[str], rows: npt.NDArray[np.bool_]) -> list[tuple[float, ...]]:
+    columns = [np.asarray(one.measured.shapes[name], dtype=float)[rows].tolist() for name in names]
+    return list(zip(*columns, strict=True))

@@ -1,0 +1,59 @@
+"""Read measurement files: the kind is recognised by the columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pc
+
+from replay import documents
+from replay.calibration.kinds.attention import CONTEXT, GENERATION
+from replay.calibration.kinds.collectives import COLLECTIVES_KIND, NETWORK_KIND
+from replay.calibration.kinds.convolution import CONVOLUTION_KIND
+from replay.calibration.kinds.experts import EXPERTS_KIND
+from replay.calibration.kinds.layers import LAYERS_KIND
+from replay.calibration.kinds.streams import OPERATORS_KIND, QUANTIZE_KIND, VECTOR_KIND
+from replay.calibration.kinds.vector_gemm import DEEPBENCH_GEMM_KIND, VECTOR_GEMM_KIND
+from replay.calibration.measured import MeasuredSet, MeasurementKind
+from replay.errors import SpecError
+
+KINDS: tuple[MeasurementKind, ...] = (
+    CONTEXT,
+    GENERATION,
+    EXPERTS_KIND,
+    QUANTIZE_KIND,
+    LAYERS_KIND,
+    OPERATORS_KIND,
+    VECTOR_KIND,
+    COLLECTIVES_KIND,
+    NETWORK_KIND,
+    VECTOR_GEMM_KIND,
+    DEEPBENCH_GEMM_KIND,
+    CONVOLUTION_KIND,
+)
+"""Every kind of measurement file that is read; a file is of the first that recognises its columns."""
+_WHAT = "a file of measured kernels (CSV)"
+
+
+def read_measurements(path: Path) -> tuple[tuple[str, MeasuredSet], ...]:
+    """Return the (kind, set) pairs of a file.
+
+    Raises:
+        SpecError: it cannot be read, is of no known kind, or holds a value that cannot be.
+    """
+    data = documents.read_bytes(path, _WHAT)
+    try:
+        table = pc.read_csv(
+            pa.BufferReader(data), convert_options=pc.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+        )
+    except pa.ArrowInvalid as error:
+        reason = str(error).splitlines()[0]
+        raise SpecError(str(path), f"it is no table ({reason})", _WHAT, "mend or export it again") from error
+    columns = frozenset(table.column_names)
+    kind = next((kind for kind in KINDS if kind.recognises(columns)), None)
+    if kind is None:
+        known = ", ".join(kind.name for kind in KINDS)
+        got = f"columns {', '.join(sorted(columns))[:120]} of no known kind"
+        raise SpecError(str(path), got, f"the columns of one of {known}", "name the columns as the measurement set documents them")
+    return tuple((kind.name, measured) for measured in kind.read(table, path.name))

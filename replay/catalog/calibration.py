@@ -1,0 +1,28 @@
+"""Shipped calibrations: one document per accelerator, made by `replay calibrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from replay import documents
+from replay.specs.calibration import CalibrationDocument
+
+_FOLDER = Path(__file__).resolve().parent / "calibrations"
+_WHAT = "a calibration document (JSON)"
+
+
+def shipped_calibration(hardware: str) -> CalibrationDocument | None:
+    """Return the shipped calibration of an accelerator, or None where there is none."""
+    path = _FOLDER / f"{hardware}.json"
+    return read_calibration(path) if path.is_file() else None
+
+
+def read_calibration(path: Path) -> CalibrationDocument:
+    """Return the calibration in a file.
+
+    Raises:
+        SpecError: it cannot be read or violates the schema `calibration.v1`.
+    """
+    document = documents.read_json_object(path, _WHAT)
+    documents.check(document, "calibration.v1", str(path))
+    return CalibrationDocument.from_document(document)

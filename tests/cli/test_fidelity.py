@@ -1,0 +1,70 @@
+"""`replay calibrate` and `replay fidelity` on made-up timings whose law is known."""
+
+import json
+
+import pytest
+
+from replay import documents
+
+
+def timings(factor: float = 1.0) -> str:
+    """Element-wise kernels on a V100 that take 4 us plus two passes at 700 GB/s, times a factor."""
+    rows = [(rows, columns) for rows in (64, 256, 1024, 4096, 16384) for columns in (256, 512, 1024, 2048, 4096, 8192)]
+    lines = [f"v100,add,{rows},{columns},{factor * (4e-3 + rows * columns * 12 / 700e9 * 1e3):.6f}" for rows, columns in rows]
+    return "gpu,op,B,H,ms\n" + "\n".join(lines) + "\n"
+
+
+def test_a_calibration_predicts_the_timings_it_was_fitted_on(empty):
+    empty.write("v100.csv", timings())
+    assert empty.replay("calibrate", "--measurements", "v100.csv", "--out", "fits", "--jobs", "1").exit_code == 0
+    document = json.loads(empty.read("fits/v100-pcie-32gb.json"))
+    documents.check(document, "calibration.v1", "v100-pcie-32gb.json")
+    result = empty.replay("fidelity", "--measurements", "v100.csv", "--calibration", "fits/v100-pcie-32gb.json", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    (row,) = json.loads(result.stdout)
+    assert row["source"] == "calibrated"
+    assert row["mape_percent"] < 3
+    assert row["n"] + row["n_fitted"] == 30
+    assert sum(decade["n"] for decade in row["by_decade"]) == row["n"]
+
+
+def test_without_a_calibration_the_report_says_so(empty):
+    empty.write("v100.csv", timings())
+    (row,) = json.loads(empty.replay("fidelity", "--measurements", "v100.csv", "--format", "json").stdout)
+    assert (row["source"], row["n_fitted"], row["n"]) == ("datasheet", 0, 30)
+
+
+def test_a_calibration_twice_gives_the_same_bytes(empty):
+    empty.write("v100.csv", timings())
+    for out in ("first", "second"):
+        assert empty.replay("calibrate", "--measurements", "v100.csv", "--out", out, "--jobs", "1").exit_code == 0
+    assert empty.read("first/v100-pcie-32gb.json") == empty.read("second/v100-pcie-32gb.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "empty"),
+        ("a,b\n1,2\n", "of no known kind"),
+        ("gpu,op,B,H,ms\n", "row"),
+        (timings().replace("v100", "v1000"), "unknown device"),
+        (timings(factor=1e-3), "millisecond"),
+        (timings().replace("0.00", "x", 1), ""),
+        (timings().replace(",64,", ",-64,"), "whole number"),
+    ],
+    ids=["empty", "other columns", "no rows", "unknown device", "seconds for milliseconds", "text in a number", "negative size"],
+)
+def test_a_bad_measurement_file_is_one_sentence(empty, content, says):
+    empty.write("bad.csv", content)
+    result = empty.replay("fidelity", "--measurements", "bad.csv")
+    assert result.exit_code == 2, result.output
+    assert len(result.stderr.splitlines()) == 1
+    assert "bad.csv" in result.stderr
+    assert says in result.stderr
+
+
+def test_a_filter_that_matches_nothing_is_one_sentence(empty):
+    empty.write("v100.csv", timings())
+    result = empty.replay("fidelity", "--measurements", "v100.csv", "--hardware", "h100-sxm")
+    assert result.exit_code == 2
+    assert "no measured row matches" in result.stderr
