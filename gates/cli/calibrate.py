@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
@@ -31,6 +32,8 @@ def command(files: tuple[Path, ...], hardware: str | None, stack: str | None, ou
 
     Six tenths of the shape groups are fitted; the errors written are over the others. Needs scipy (`pip install replay-gate[calibrate]`).
     """
+    if importlib.util.find_spec("scipy") is None:
+        raise SpecError("scipy", "it is not installed", "scipy, which fits need", "pip install 'replay-gate[calibrate]'")
     from replay.calibration.calibrate import calibrate
     from replay.calibration.reader import read_measurements
     from replay.documents import check, write_json
