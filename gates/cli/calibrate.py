@@ -36,7 +36,8 @@ def command(files: tuple[Path, ...], hardware: str | None, stack: str | None, ou
         raise SpecError("scipy", "it is not installed", "scipy, which fits need", "pip install 'replay-gate[calibrate]'")
     from replay.calibration.calibrate import calibrate
     from replay.calibration.reader import read_measurements
-    from replay.documents import check, write_json
+    from replay.documents import check, write_atomic
+    from replay.provenance import canonical_json
 
     sets = [measured for path in files for _, measured in read_measurements(path)]
     sets = [one for one in sets if hardware in (None, one.hardware) and stack in (None, one.stack)]
@@ -45,5 +46,5 @@ def command(files: tuple[Path, ...], hardware: str | None, stack: str | None, ou
     for document in calibrate(sets, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=note):
         path = out / f"{document.hardware}.json"
         check(document.to_document(), "calibration.v1", str(path))
-        write_json(path, document.to_document())
+        write_atomic(path, canonical_json(document.to_document()) + b"\n")  # compact: residuals are long lists
         click.echo(f"wrote {path}: {len(document.families)} kernel families")

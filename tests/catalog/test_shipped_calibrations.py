@@ -1,0 +1,48 @@
+"""Shipped calibrations are small, valid, and as good as they say on kernels that their fit has not seen."""
+
+from pathlib import Path
+
+import pytest
+
+from replay.calibration.fidelity import compare
+from replay.calibration.reader import read_measurements
+from replay.catalog import calibration
+from replay.catalog.calibration import read_calibration, shipped_calibration
+from replay.catalog.hardware import hardware_names
+
+FOLDER = Path(calibration.__file__).with_name("calibrations")
+SHIPPED = sorted(FOLDER.glob("*.json"))
+
+# Mean and median error, %, that the product aims at for these kinds, and the files that show it.
+TARGETS = [
+    ("moe_a100_sglang_0.5.10.csv", "", 12, 8),
+    ("moe_l40s_vllm_0.24.0.csv", "bf16", 12, 8),
+    ("moe_l40s_vllm_0.24.0.csv", "fp8", 26, 10),
+    ("quantize_fp8_vllm_0.24.0.csv", "", 15, 9),  # finding the scale on a B200 is a difference of timings in steps of 0.4 us
+]
+
+
+def test_there_are_shipped_calibrations():
+    assert SHIPPED
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_calibration_is_valid_small_and_of_a_device_in_the_catalog(path):
+    document = read_calibration(path)
+    assert document.hardware == path.stem
+    assert document.hardware in hardware_names()
+    assert path.stat().st_size < 200_000
+    assert all(entry.error.n_fitted > 0 for entry in document.families)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("file", "variant", "mean", "median"), TARGETS)
+def test_a_shipped_calibration_predicts_unseen_shapes_as_well_as_it_says(shared, file, variant, mean, median):
+    found = [compare(kind, measured, shipped_calibration) for kind, measured in read_measurements(shared / "data/measurements" / file)]
+    rows = [one.to_document() for one in found if one.source == "calibrated" and one.measured.variant.startswith(variant)]
+    assert rows
+    for row in rows:
+        assert row["mape_percent"] < mean, row
+        assert row["median_ape_percent"] < median, row
+        recorded = shipped_calibration(row["hardware"]).find(row["family"], row["variant"], row["stack"]).error
+        assert row["mape_percent"] == pytest.approx(100 * recorded.mean_ratio, abs=0.3)
