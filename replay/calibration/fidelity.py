@@ -92,11 +92,12 @@ def report(compared: Sequence[Compared]) -> list[dict[str, Any]]:
 def sign_accuracy(later: Compared, earlier: Iterable[Compared]) -> dict[str, Any] | None:
     """Return how often the predicted sign of a change is right, against the first comparable set with the same shapes.
 
-    Comparable: same kind, device and shape columns, another stack or variant. Pairs count where both rows are unseen by their
+    Comparable: same kind, device and family, another stack or variant. Pairs count where both rows are unseen by their
     fits and the measured change exceeds CLEAR_CHANGE_RATIO; None without any.
     """
     for before in earlier:
-        if (before.kind, before.measured.hardware) != (later.kind, later.measured.hardware):
+        same, other = (_place(one) for one in (before, later))
+        if same != other or (before.measured.stack, before.measured.variant) == (later.measured.stack, later.measured.variant):
             continue
         pairs = _pairs(before, later)
         if len(pairs):
@@ -119,6 +120,10 @@ def _entry(measured: MeasuredSet, document: CalibrationDocument | None) -> tuple
         return own, "calibrated"
     other = document.find(measured.family.name, measured.variant, None)
     return (other, f"calibrated for {other.stack}") if other is not None else (None, "datasheet")
+
+
+def _place(one: Compared) -> tuple[str, str, str]:
+    return one.kind, one.measured.hardware, one.measured.family.name
 
 
 def _pairs(before: Compared, later: Compared) -> npt.NDArray[np.int64]:

@@ -68,3 +68,17 @@ def test_a_filter_that_matches_nothing_is_one_sentence(empty):
     result = empty.replay("fidelity", "--measurements", "v100.csv", "--hardware", "h100-sxm")
     assert result.exit_code == 2
     assert "no measured row matches" in result.stderr
+
+
+def test_the_sign_of_a_change_is_judged_between_stacks_of_one_family_only(empty):
+    head, rows = "attn_dtype,kv_dtype,batch_size,num_heads,num_kv_heads,head_dim,kv_len,ms_old_1.0,ms_new_2.0\n", []
+    for sequences in (1, 8, 64):
+        for keys in (256, 1024, 4096):
+            slow = 0.02 + sequences * keys * 8 * 128 * 4 / 1.5e12 * 1e3
+            rows.append(f"bfloat16,bfloat16,{sequences},32,8,128,{keys},{slow:.6f},{1.5 * slow:.6f}")
+    empty.write("attention_generation_a100.csv", head + "\n".join(rows) + "\n")
+    result = empty.replay("fidelity", "--measurements", "attention_generation_a100.csv", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    first, second = json.loads(result.stdout)
+    assert "sign_accuracy" not in first
+    assert second["sign_accuracy"]["n"] == 9

@@ -78,7 +78,7 @@ def test_memory_is_keys_values_queries_and_outputs_once():
 
 def test_keys_that_the_last_call_left_in_the_cache_are_read_faster_until_they_outgrow_it():
     def memory_s(tokens, warm):
-        return decode_s(parameters={"unit_bytes_per_clock": 1e30}, context_tokens=tokens, cache_warm_ratio=warm)
+        return decode_s(parameters={"unit_bytes_per_clock": 1e30}, context_tokens=tokens, cache_warm_ratio=warm, splits=1.0)
 
     assert memory_s(16000.0, 1.0) == pytest.approx(memory_s(16000.0, 0.0) / 4)  # 8 of 40 MB
     assert memory_s(800_000.0, 1.0) == pytest.approx(memory_s(800_000.0, 0.0))  # 400 MB
@@ -249,7 +249,7 @@ def test_step_costs_reproduce_the_terms_of_one_whole_prompt():
     assert costs.compute_s_per_pair * pairs == pytest.approx(terms.compute_s)
     assert tokens * (costs.memory_s_per_token + costs.memory_s_per_context_token) == pytest.approx(terms.memory_s)
     assert tokens * (costs.bytes_per_token + costs.bytes_per_context_token) == pytest.approx(terms.bytes)
-    assert not (costs.memory_s_per_pair.any() or costs.bytes_per_pair.any())
+    assert costs.memory_s_per_pair.tolist() == costs.bytes_per_pair.tolist() == [0.0] * 4
 
 
 @pytest.mark.parametrize(
@@ -278,10 +278,14 @@ FASTER = st.sampled_from(["memory_bytes_per_s", "units_count", "clock_hz", "matr
 
 
 def faster(device, what, by):
+    """Return a device with more of one thing; units bring their own matrix rate along."""
     if what == "matrix_flops_per_s":
         return replace(device, matrix_flops_per_s={name: rate * by for name, rate in device.matrix_flops_per_s.items()})
-    value = getattr(device, what) * by
-    return replace(device, **{what: round(value) if what == "units_count" else value})
+    if what == "units_count":
+        units = round(device.units_count * by)
+        each = {name: rate * units / device.units_count for name, rate in device.matrix_flops_per_s.items()}
+        return replace(device, units_count=units, matrix_flops_per_s=each)
+    return replace(device, **{what: getattr(device, what) * by})
 
 
 def drawn_parameters(data, family):

@@ -63,7 +63,7 @@ class PrefillPath:
 FLASH2 = PrefillPath(name="flash2", tile_rows=64, block_keys=64, packs_group=False, most_head_size=256)
 FLASH3 = PrefillPath(name="flash3", tile_rows=128, block_keys=64, packs_group=True, most_head_size=256)
 FLASHINFER = PrefillPath(name="flashinfer", tile_rows=64, block_keys=64, packs_group=True)
-TRTLLM_GEN = PrefillPath(name="trtllm_gen", tile_rows=128, block_keys=128, packs_group=False)
+TRTLLM_GEN = PrefillPath(name="trtllm_gen", tile_rows=128, block_keys=128, packs_group=False, most_head_size=256)
 FUSED = PrefillPath(name="trtllm_fused", tile_rows=128, block_keys=64, packs_group=False)
 PATHS = {path.name: path for path in (FLASH2, FLASH3, FLASHINFER, TRTLLM_GEN, FUSED)}
 
