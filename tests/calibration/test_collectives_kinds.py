@@ -60,6 +60,17 @@ def test_a_stack_decides_which_kernels_run():
     assert library_family("nccl_2.27.3", "all_reduce") is RING_COLLECTIVE
 
 
+def test_kernels_between_peers_carry_their_rule_in_the_variant():
+    stacks = ("SGLang_CustomAllReduce_eager", "SGLang_CustomAllReduce_graph", "TRTLLM", "nccl_2.27.3")
+    found = COLLECTIVES_KIND.read(table(COLLECTIVES, *(f"h100,{stack},all_reduce,half,2,1024,0.02" for stack in stacks)), "x.csv")
+    assert [(part.stack, part.variant, part.family) for part in found] == [
+        (stacks[0], "all_reduce-thresholds-eager", PeerAllReduceFamily(rule=THRESHOLDS, eager=True)),
+        (stacks[1], "all_reduce-thresholds", PeerAllReduceFamily(rule=THRESHOLDS)),
+        (stacks[2], "all_reduce-fastest", PeerAllReduceFamily(rule=FASTEST)),
+        (stacks[3], "all_reduce", RING_COLLECTIVE),
+    ]
+
+
 def test_network_rows_are_bytes_on_nodes_of_a_named_layout():
     rows = [
         "a100_dgx,all_reduce,16,4096,8,0.05,0.06,0.07,0.001,1",

@@ -53,24 +53,24 @@ class CollectivesKind:
         return {"gpu", "stack", "op_name", "num_gpus", "message_size"} <= columns
 
     def read(self, table: pa.Table, where: str) -> tuple[MeasuredSet, ...]:
-        """Return a set per device, stack and operation.
+        """Return a set per device, stack and operation; the rule of kernels between peers is part of the variant.
 
         Raises:
             SpecError: columns, operations, formats, devices or times that cannot be.
         """
         cells = read_cells(table, ("gpu", "stack", "op_name", "dtype", "num_gpus", "message_size", "ms"), (), where)
         hardware, undescribed = classic.devices(cells)
-        operations = np.array(_named(cells, "op_name", NAMES))
+        operations, stacks = _named(cells, "op_name", NAMES), cells.text("stack")
         ranks = cells.whole("num_gpus").astype(np.float64)
         payload = cells.whole("message_size") * np.array(_named(cells, "dtype", ELEMENT_BYTES))
         hops = np.zeros(len(ranks))
         for device in set(hardware.tolist()) - {""}:
             rows = hardware == device
             hops[rows] = slowest_hop(_own_topology(device), ranks[rows], ranks[rows])
-        places = hardware, cells.text("stack"), operations
-        for stack, operation in sorted(set(zip(places[1].tolist(), operations.tolist(), strict=True))):
+        for stack, operation in sorted(set(zip(stacks.tolist(), operations, strict=True))):
             _check_library(stack, operation, where)
-        return _sets(cells, "ms", places, (payload, ranks, ranks, hops), undescribed)
+        variants = np.array([_variant(stack, operation) for stack, operation in zip(stacks.tolist(), operations, strict=True)])
+        return _sets(cells, "ms", (hardware, stacks, variants), (payload, ranks, ranks, hops), undescribed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,18 @@ def library_family(stack: str, operation: str) -> KernelFamily:
     return RING_COLLECTIVE
 
 
+def _variant(stack: str, operation: str) -> str:
+    """Return the operation, with the rule and launch of kernels between peers: their calibrations do not stand for each other."""
+    family = library_family(stack, operation)
+    if not isinstance(family, PeerAllReduceFamily):
+        return operation
+    return f"{operation}-{family.rule}{'-eager' if family.eager else ''}"
+
+
+def _operation(variant: str) -> str:
+    return variant.partition("-")[0]
+
+
 def _sets(
     cells: Cells,
     times: str,
@@ -130,10 +142,10 @@ def _sets(
     alone = np.flatnonzero(ranks < 2)
     if len(alone):
         raise SpecError(f"{cells.where}: row {alone[0] + 2}", "one rank", "at least two ranks", "drop the row")
-    operations = np.array([OPERATIONS[variant.split("-")[0]] for variant in places[2].tolist()])
+    operations = np.array([OPERATIONS[_operation(variant)] for variant in places[2].tolist()])
     shapes = collective_shapes(operations, payload, ranks, local, hops)
     key = tuple(np.asarray(column, dtype=np.int64) for column in (ranks, payload))
-    found = classic.split_sets(cells, times, places, lambda place: library_family(place[1], place[2]), (shapes, key), skipped)
+    found = classic.split_sets(cells, times, places, lambda place: library_family(place[1], _operation(place[2])), (shapes, key), skipped)
     return _credible(found, cells.where)
 
 

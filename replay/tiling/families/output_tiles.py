@@ -72,8 +72,8 @@ def fastest_s(
 ) -> Array:
     """Return the time [rows] on the fastest tile and split, without the launch floor; `memory_s` prices the traffic of a tile."""
     exponent = parameters["overlap_exponent"]
-    partial_s = product.rows * product.columns * product.count * ACCUMULATOR_BYTES
-    partial_s = partial_s / (parameters["memory_efficiency_ratio"] * device.memory_bytes_per_s)
+    partial_bytes = product.rows * product.columns * product.count * ACCUMULATOR_BYTES
+    partial_s = partial_bytes / (parameters["memory_efficiency_ratio"] * device.memory_bytes_per_s)
     best = np.full(len(product.rows), np.inf)
     for tile in TILES:
         grid = tiles_count(product, tile)
