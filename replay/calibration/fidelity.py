@@ -92,12 +92,12 @@ def report(compared: Sequence[Compared]) -> list[dict[str, Any]]:
 def sign_accuracy(later: Compared, earlier: Iterable[Compared]) -> dict[str, Any] | None:
     """Return how often the predicted sign of a change is right, against the first comparable set with the same shapes.
 
-    Comparable: same kind, device and family, another stack or variant. Pairs count where both rows are unseen by their
+    Comparable: same kind, device, family and variant, another stack. Pairs count where both rows are unseen by their
     fits and the measured change exceeds CLEAR_CHANGE_RATIO; None without any.
     """
     for before in earlier:
         same, other = (_place(one) for one in (before, later))
-        if same != other or (before.measured.stack, before.measured.variant) == (later.measured.stack, later.measured.variant):
+        if same != other or before.measured.stack == later.measured.stack:
             continue
         pairs = _pairs(before, later)
         if len(pairs):
@@ -122,8 +122,8 @@ def _entry(measured: MeasuredSet, document: CalibrationDocument | None) -> tuple
     return (other, f"calibrated for {other.stack}") if other is not None else (None, "datasheet")
 
 
-def _place(one: Compared) -> tuple[str, str, str]:
-    return one.kind, one.measured.hardware, one.measured.family.name
+def _place(one: Compared) -> tuple[str, str, str, str]:
+    return one.kind, one.measured.hardware, one.measured.family.name, one.measured.variant
 
 
 def _pairs(before: Compared, later: Compared) -> npt.NDArray[np.int64]:
