@@ -21,7 +21,7 @@ from replay.tiling.bins import GemmBin, attention_bins, gemm_bins, tile_decision
 from replay.tiling.memory import kv_pool, weights_on_host
 from replay.tiling.step_table import KERNEL_SCHEMA, StepLimits, StepTable
 from replay.tiling.stream import collective_terms, elementwise_terms
-from replay.tiling.terms import TERM_NAMES, Terms, join
+from replay.tiling.terms import Terms, join, nothing
 
 KNOTS_PER_OCTAVE = 2
 """Context lengths at which decode attention is tabulated, per doubling; in between its terms are near linear."""
@@ -176,14 +176,14 @@ class _Tabulator:
                 choice = gemm.choose(kernel, rows, bin_.backend, bin_.tiles, bin_.split, self.hardware)
                 priced[phaseless] = gemm_terms(kernel, choice, self.hardware, self.mapping)
         by_phase = [[priced[replace(bin_, phase=0)] for bin_ in bins if bin_.phase == phase] for phase in (0, 1)]
-        return [join([_nothing(1), *parts]) for parts in by_phase]
+        return [join([nothing(1), *parts]) for parts in by_phase]
 
     def _stream(self, kernel: Kernel, rows: npt.NDArray[np.int64]) -> Terms:
         if isinstance(kernel.shape, CollectiveShape):
             terms = collective_terms(kernel, rows, self.mapping.count("all_reduce.one_shot_max_bytes"), self.hardware)
         else:
             terms = elementwise_terms(kernel, rows, self.hardware)
-        return terms.where(rows > 0, _nothing(len(rows)))
+        return terms.where(rows > 0, nothing(len(rows)))
 
 
 def _kernel_table(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec) -> pa.Table:
@@ -235,7 +235,3 @@ def _capture(mapping: MappingSpec, limits: StepLimits) -> pa.Table:
     by_phase = [eager if mode == "none" else covered, covered if mode == "full" else eager]
     phases = np.repeat(np.array([0, 1]), len(tokens))
     return pa.table({"phase": phases, "tokens": np.tile(tokens, 2), "captured_tokens": np.concatenate(by_phase)})
-
-
-def _nothing(rows: int) -> Terms:
-    return Terms(**{name: np.zeros(rows) for name in TERM_NAMES})

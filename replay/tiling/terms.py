@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +50,24 @@ class Terms:
         """Return these terms with `extra_s` more memory time."""
         return replace(self, memory_s=self.memory_s + extra_s)
 
+    def with_sync(self, extra_s: Array | float) -> Terms:
+        """Return these terms with `extra_s` [rows] more that nothing overlaps with."""
+        return replace(self, sync_s=self.sync_s + extra_s)
+
+    def plus(self, other: Terms) -> Terms:
+        """Return the sums of each term."""
+        return Terms(**{name: getattr(self, name) + getattr(other, name) for name in TERM_NAMES})
+
+    def scaled_to(self, seconds: Array, exponent: float) -> Terms:
+        """Return these terms with the times scaled by one factor each row, so that they join to `seconds` [rows].
+
+        Where they join to nothing, `seconds` becomes `sync_s`.
+        """
+        joined = self.time_s(exponent)
+        factor = np.divide(seconds, joined, out=np.zeros_like(joined), where=joined > 0)
+        scaled = replace(self, **{name: getattr(self, name) * factor for name in BOTTLENECK_OF_TERM})
+        return scaled.with_sync(np.where(joined > 0, 0.0, seconds))
+
     def columns(self, kernel: str) -> dict[str, Array]:
         """Return the columns ``<kernel>.<term>`` of a term table."""
         return {f"{kernel}.{name}": getattr(self, name) for name in TERM_NAMES}
@@ -59,6 +78,23 @@ BOTTLENECK_OF_TERM = {"compute_s": "compute", "memory_s": "memory_bandwidth", "l
 COLLECTIVE_LAYER = "all_reduce"
 
 TERM_NAMES = ("compute_s", "memory_s", "launch_s", "sync_s", "bytes")
+
+
+def nothing(rows: int) -> Terms:
+    """Return the terms of nothing, `rows` times."""
+    return Terms(**{name: np.zeros(rows) for name in TERM_NAMES})
+
+
+def in_sequence(parts: Sequence[Terms], exponent: float) -> Terms:
+    """Return the terms [rows] of parts that run one after another: their sums, joining to the sum of the parts' times.
+
+    A p-norm of sums is at most the sum of the p-norms; one factor on compute, memory and launch makes up the difference.
+    """
+    alone = [replace(part, sync_s=np.zeros_like(part.sync_s)) for part in parts]
+    summed, seconds, sync_s = alone[0], alone[0].time_s(exponent), parts[0].sync_s
+    for whole, part in zip(parts[1:], alone[1:], strict=True):
+        summed, seconds, sync_s = summed.plus(part), seconds + part.time_s(exponent), sync_s + whole.sync_s
+    return summed.scaled_to(seconds, exponent).with_sync(sync_s)
 
 
 def join(parts: list[Terms]) -> Terms:

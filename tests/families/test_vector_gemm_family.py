@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replay.errors import SpecError
 from replay.tiling.families.arithmetic import FP16_MATRIX, FP16_PAIRS, FP16_STORED, FP32, INT8_QUADS
-from replay.tiling.families.output_tiles import Product, fastest_s, tiles_count
+from replay.tiling.families.output_tiles import Product, fastest_terms, tiles_count
 from replay.tiling.families.vector_gemm import VectorGemmFamily, gemm_shapes
 from tests.models import round_hardware
 
@@ -76,9 +76,9 @@ def test_combining_a_split_costs_a_latency_and_the_partial_results():
     step_s = 2 * 32 * 32 * 16 * 100 / 10e12
     cheap = {**PLAIN, "split_combine_s": 1e-6}
     for parts in (2, 8):
-        found = fastest_s(product, lambda tile: np.zeros(1), DEVICE, cheap, splits=(parts,))[0]
+        found = fastest_terms(product, lambda tile: np.zeros(1), DEVICE, cheap, splits=(parts,)).time_s(cheap["overlap_exponent"])[0]
         assert found == pytest.approx(64 / parts * step_s + 1e-6 + (parts + 1) * 32 * 32 * 4 / 1e12)
-    assert np.isinf(fastest_s(product, lambda tile: np.zeros(1), DEVICE, cheap, splits=(32,))[0])
+    assert np.isinf(fastest_terms(product, lambda tile: np.zeros(1), DEVICE, cheap, splits=(32,)).time_s(1.0)[0])
 
 
 def test_latency_of_steps_is_hidden_by_eight_tiles_of_a_unit():

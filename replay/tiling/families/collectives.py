@@ -24,14 +24,15 @@ Traeff (2009), as NCCL has them since 2.4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
 from replay.specs.hardware import HardwareSpec
-from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes
+from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes, joined_s
 from replay.tiling.families.node_paths import HOST, LINK, SOCKET, least_transfer_s
-from replay.tiling.terms import Array
+from replay.tiling.terms import Array, Terms, nothing
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND_RECEIVE = 0, 1, 2, 3, 4
 OPERATIONS = {
@@ -84,7 +85,15 @@ class RingCollectiveFamily:
 
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         """Return the time from the last rank's arrival to the end, for each shape [rows]."""
-        return np.maximum(ring_s(shapes, device, parameters), self.bound_s(shapes, device))
+        return joined_s(self, shapes, device, parameters)
+
+    def terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
+        """Return the terms of one call [rows]: the launch floor, and all else in `sync_s`. No payload costs nothing."""
+        return waiting_terms(shapes, ring_s(shapes, device, parameters), parameters["floor_s"])
+
+    def overlap_exponent(self, parameters: Parameters) -> float:
+        """Return infinity: nothing overlaps with a collective."""
+        return inf
 
     def bound_s(self, shapes: Shapes, device: HardwareSpec) -> Array:
         """Return the least time: what must come in over the slowest hop, at the rate of the links that carry it."""
@@ -117,6 +126,17 @@ def ring_s(shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Arra
     return np.asarray(small**share * bulk ** (1.0 - share))
 
 
+def waiting_terms(shapes: Shapes, seconds: Array, floor_s: float) -> Terms:
+    """Return the terms [rows] of collectives that take `seconds` [rows], of which a launch takes up to `floor_s`.
+
+    Their bytes are what a rank reads of its own memory and writes to it, each once; a sender is also a receiver.
+    """
+    launch_s = np.minimum(floor_s, seconds)
+    empty = nothing(len(seconds))
+    found = replace(empty, launch_s=launch_s, sync_s=seconds - launch_s, bytes=_own_bytes(shapes))
+    return found.where(shapes["payload_bytes"] > 0, empty)
+
+
 def hop_rate(shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
     """Return the rate of the slowest hop [rows], bytes per second in one direction."""
     host = device.host_link_bytes_per_s
@@ -138,7 +158,7 @@ def collective_bound_s(shapes: Shapes, device: HardwareSpec) -> Array:
 def collective_features(shapes: Shapes) -> Array:
     """Return logarithms of payload and ranks, and the hop with the ranks per node [rows, 3]."""
     hop = 2.0 * shapes["slowest_hop"] + 0.5 * shapes["ranks_per_node"]
-    return np.stack([np.log2(shapes["payload_bytes"]), 2.0 * np.log2(shapes["ranks"]), hop], axis=1)
+    return np.stack([np.log2(np.maximum(shapes["payload_bytes"], 1.0)), 2.0 * np.log2(shapes["ranks"]), hop], axis=1)
 
 
 def collective_shapes(operation: Array, payload_bytes: Array, ranks: Array, ranks_per_node: Array, slowest_hop: Array) -> Shapes:
@@ -159,6 +179,12 @@ def _hops(shapes: Shapes) -> Array:
     tree = np.ceil(np.log2(np.maximum(ranks / local, 1.0))) + local - 1.0
     reduce = 2.0 * np.where(ranks > local, np.minimum(ring, tree), ring)
     return np.select([operation == ALL_REDUCE, operation >= ALL_TO_ALL], [reduce, np.minimum(ring, 1.0)], ring)
+
+
+def _own_bytes(shapes: Shapes) -> Array:
+    operation, share = shapes["operation"], 1.0 / shapes["ranks"]
+    gathers = (operation == ALL_GATHER) | (operation == REDUCE_SCATTER)
+    return np.asarray(np.where(gathers, 1.0 + share, 2.0) * shapes["payload_bytes"])
 
 
 def _slowest_bytes(shapes: Shapes) -> Array:

@@ -16,16 +16,16 @@ guide, section on convolution forward.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from replay.specs.hardware import HardwareSpec
 from replay.tiling.families.arithmetic import FP32, Arithmetic
-from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes
-from replay.tiling.families.output_tiles import SPLITS, TILE_PARAMETERS, Product, fastest_s
-from replay.tiling.terms import Array
+from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes, joined_s
+from replay.tiling.families.output_tiles import SPLITS, TILE_PARAMETERS, Product, fastest_terms
+from replay.tiling.terms import TERM_NAMES, Array, Terms, in_sequence, nothing
 
 FUSED_TILE, UNFUSED_TILE = 2, 4
 UNFUSED_IMAGES = 16
@@ -65,14 +65,27 @@ class ConvolutionFamily:
         Raises:
             SpecError: the device has no rate for the arithmetic.
         """
-        once_s = _bytes_once(shapes, self.arithmetic) / _memory_rate(device, parameters)
-        found = np.minimum(self._implicit_s(shapes, once_s, device, parameters), self._direct_s(shapes, once_s, device, parameters))
+        return joined_s(self, shapes, device, parameters)
+
+    def terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
+        """Return the terms of the fastest algorithm [rows]: pure ones, but for a pass that reorders pixels (`in_sequence`).
+
+        Raises:
+            SpecError: the device has no rate for the arithmetic.
+        """
+        exponent, everywhere = parameters["overlap_exponent"], np.ones(len(shapes["images"]), dtype=np.bool_)
+        found = self._implicit(shapes, device, parameters)
+        found = _with_faster(found, everywhere, self._direct(shapes, device, parameters), exponent)
         for tile, least_images in ((FUSED_TILE, 1), (UNFUSED_TILE, UNFUSED_IMAGES)):
             rows = self._winograd_rows(shapes, tile) & (shapes["images"] >= least_images)
             if rows.any():
                 some = {name: column[rows] for name, column in shapes.items()}
-                found[rows] = np.minimum(found[rows], self._winograd_s(some, tile, once_s[rows], device, parameters))
-        return np.maximum(parameters["floor_s"] + found, self.bound_s(shapes, device))
+                found = _with_faster(found, rows, self._winograd(some, tile, device, parameters), exponent)
+        return found.with_sync(parameters["floor_s"])
+
+    def overlap_exponent(self, parameters: Parameters) -> float:
+        """Return the fitted p."""
+        return parameters["overlap_exponent"]
 
     def bound_s(self, shapes: Shapes, device: HardwareSpec) -> Array:
         """Return the least time: the products of the leanest algorithm over the peak, and what exceeds the cache through memory."""
@@ -88,7 +101,7 @@ class ConvolutionFamily:
         logs = (np.log2(column) for column in (_pixels(shapes), shapes["filters"], depth, shapes["channels"]))
         return np.stack([*logs, shapes["filter_rows"], 2.0 * shapes["row_stride"]], axis=1)
 
-    def _implicit_s(self, shapes: Shapes, once_s: Array, device: HardwareSpec, parameters: Parameters) -> Array:
+    def _implicit(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
         groups, padding = shapes["groups"], _padding_ratio(shapes, self.arithmetic)
         efficiency = np.where(padding > 1, parameters["padded_efficiency_ratio"], 1.0) * parameters["compute_efficiency_ratio"]
         product = Product(
@@ -99,21 +112,22 @@ class ConvolutionFamily:
             input_bytes=self.arithmetic.input_bytes,
             flops_per_s=efficiency * self.arithmetic.flops_per_s(device),
         )
-        found = fastest_s(product, lambda tile: once_s, device, parameters, splits=SPLITS if self.arithmetic.matrix_format else WHOLE)
-        return found + self._layout_s(shapes, padding, device, parameters)
+        once, splits = _bytes_once(shapes, self.arithmetic), SPLITS if self.arithmetic.matrix_format else WHOLE
+        found = fastest_terms(product, lambda tile: once, device, parameters, splits=splits)
+        return in_sequence((found, self._layout(shapes, padding, device, parameters)), parameters["overlap_exponent"])
 
-    def _layout_s(self, shapes: Shapes, padding: Array, device: HardwareSpec, parameters: Parameters) -> Array:
-        """Return the time to bring pixels into the order, and channels to the count, that matrix units read."""
+    def _layout(self, shapes: Shapes, padding: Array, device: HardwareSpec, parameters: Parameters) -> Terms:
+        """Return the terms of bringing pixels into the order, and channels to the count, that matrix units read."""
         if not self.arithmetic.matrix_format:
-            return np.zeros(len(padding))
+            return nothing(len(padding))
         moved = (1.0 + padding) * _input_elements(shapes) * self.arithmetic.input_bytes
         due = np.where((shapes["channels_last"] > 0) & (padding == 1), 0.0, parameters["layout_ratio"])
-        return np.asarray(due * moved / _memory_rate(device, parameters))
+        return replace(nothing(len(moved)), memory_s=due * moved / _memory_rate(device, parameters), bytes=due * moved)
 
-    def _direct_s(self, shapes: Shapes, once_s: Array, device: HardwareSpec, parameters: Parameters) -> Array:
-        exponent = parameters["overlap_exponent"]
+    def _direct(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
         compute_s = _operations(shapes) / (parameters["direct_efficiency_ratio"] * device.vector_flops_per_s)
-        return np.asarray((compute_s**exponent + once_s**exponent) ** (1.0 / exponent))
+        once = _bytes_once(shapes, self.arithmetic)
+        return replace(nothing(len(once)), compute_s=compute_s, memory_s=once / _memory_rate(device, parameters), bytes=once)
 
     def _winograd_rows(self, shapes: Shapes, tile: int) -> npt.NDArray[np.bool_]:
         """Return which shapes Winograd on tiles of `tile` pixels can do [rows]."""
@@ -121,7 +135,7 @@ class ConvolutionFamily:
         size = (shapes["filter_rows"] == 3) | ((shapes["filter_rows"] == 5) & (tile == UNFUSED_TILE))
         return np.asarray(square & size & (shapes["groups"] == 1) & (_padding_ratio(shapes, self.arithmetic) == 1))
 
-    def _winograd_s(self, shapes: Shapes, tile: int, once_s: Array, device: HardwareSpec, parameters: Parameters) -> Array:
+    def _winograd(self, shapes: Shapes, tile: int, device: HardwareSpec, parameters: Parameters) -> Terms:
         points = (tile + shapes["filter_rows"] - 1) ** 2
         tiles = shapes["images"] * np.ceil(shapes["result_rows"] / tile) * np.ceil(shapes["result_columns"] / tile)
         fused = tile == FUSED_TILE
@@ -134,11 +148,12 @@ class ConvolutionFamily:
             input_bytes=self.arithmetic.input_bytes,
             flops_per_s=np.asarray(efficiency * self.arithmetic.flops_per_s(device)),
         )
+        once = _bytes_once(shapes, self.arithmetic)
         if fused:
-            return fastest_s(product, lambda tile: once_s, device, parameters, splits=WHOLE)
+            return fastest_terms(product, lambda tile: once, device, parameters, splits=WHOLE)
         passed = points * (tiles * (shapes["channels"] + shapes["filters"]) + shapes["channels"] * shapes["filters"])
-        transformed_s = once_s + 2.0 * passed * self.arithmetic.input_bytes / _memory_rate(device, parameters)
-        return parameters["transform_s"] + fastest_s(product, lambda tile: transformed_s, device, parameters, splits=WHOLE)
+        moved = once + 2.0 * passed * self.arithmetic.input_bytes
+        return fastest_terms(product, lambda tile: moved, device, parameters, splits=WHOLE).with_sync(parameters["transform_s"])
 
 
 def convolution_shapes(
@@ -168,6 +183,16 @@ def convolution_shapes(
 
 
 _COLUMNS = ("images", "channels", "filters", "rows", "columns", "filter_rows", "filter_columns")
+
+
+def _with_faster(found: Terms, rows: npt.NDArray[np.bool_], other: Terms, exponent: float) -> Terms:
+    """Return `found` with `other` in its place where that is faster; `rows` says which rows `other` is about."""
+    whole = {name: np.array(getattr(found, name)) for name in TERM_NAMES}
+    here = Terms(**{name: column[rows] for name, column in whole.items()})
+    faster = other.where(other.time_s(exponent) < here.time_s(exponent), here)
+    for name, column in whole.items():
+        column[rows] = getattr(faster, name)
+    return Terms(**whole)
 
 
 def _pixels(shapes: Shapes) -> Array:

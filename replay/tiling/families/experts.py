@@ -27,14 +27,14 @@ recorded routing or from a law of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from replay.specs.hardware import HardwareSpec
-from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes
+from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes, joined_s
 from replay.tiling.families.streams import bytes_bound_s, p_norm
-from replay.tiling.terms import Array
+from replay.tiling.terms import Array, Terms, in_sequence, nothing
 
 PORT_BYTES_PER_CLOCK = 64.0
 """Width that the operand load is stated against; the fitted ratio makes it the device's."""
@@ -76,6 +76,30 @@ _PARAMETERS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Multiply:
+    """One grouped multiply [rows]: N columns, K deep, and the bytes of the tensor that its rows are gathered from."""
+
+    columns: Array
+    depth: Array
+    source_bytes: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traffic:
+    """Rates of weights and activations [rows], and the shares of them that stay cached from call to call."""
+
+    streamed_rate: float
+    weight_rate: Array
+    weights_kept: Array
+    rate: Array
+    kept: Array
+
+    def between(self, moved: Array) -> Terms:
+        """Return the terms of moving `moved` bytes [rows] of activations."""
+        return replace(nothing(len(moved)), memory_s=moved / self.rate, bytes=moved * (1.0 - self.kept))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsFamily:
     """One rank's experts for a batch of tokens.
 
@@ -99,55 +123,71 @@ class ExpertsFamily:
 
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         """Return the time of one call for each shape [rows]."""
+        return joined_s(self, shapes, device, parameters)
+
+    def terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
+        """Return the terms of one call [rows]: both multiplies and the bytes between them in sequence, and the floor.
+
+        Compute, memory and launch of the three are summed and scaled by one factor; no tokens cost nothing.
+        """
+        hidden, up = shapes["hidden"], (shapes["matrices"] - 1.0) * shapes["inter"]
+        pairs = shapes["tokens"] * shapes["choices"]
+        traffic = self._traffic(shapes, device, parameters)
+        first = _Multiply(columns=up, depth=hidden, source_bytes=shapes["tokens"] * hidden * HALF_BYTES)
+        middle_bytes = pairs * shapes["inter"] * shapes["activation_bytes"]
+        second = _Multiply(columns=hidden, depth=shapes["inter"], source_bytes=middle_bytes)
+        parts = [self._multiply(shapes, device, parameters, multiply, traffic) for multiply in (first, second)]
+        found = in_sequence([*parts, traffic.between(_between_bytes(shapes))], parameters["overlap_exponent"])
+        return found.with_sync(parameters["floor_s"]).where(pairs > 0, nothing(len(pairs)))
+
+    def overlap_exponent(self, parameters: Parameters) -> float:
+        """Return the fitted p."""
+        return parameters["overlap_exponent"]
+
+    def _traffic(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> _Traffic:
+        """Return at which rates weights and activations move, by what stays cached of them."""
         hidden, up = shapes["hidden"], (shapes["matrices"] - 1.0) * shapes["inter"]
         pairs = shapes["tokens"] * shapes["choices"]
         buffers = HALF_BYTES * (shapes["tokens"] * hidden + pairs * (up + hidden))
         weights = shapes["active_experts"] * shapes["matrices"] * hidden * shapes["inter"] * shapes["weight_bytes"]
         dram, cache = device.memory_bytes_per_s, device.cache_bytes
-        kept = _kept((weights + np.minimum(buffers, cache)) / (parameters["weight_share_ratio"] * cache), WEIGHT_SHARPNESS)
-        weight_rate = parameters["memory_efficiency_ratio"] * dram * (1.0 + (parameters["weight_cache_ratio"] - 1.0) * kept)
+        weights_kept = _kept((weights + np.minimum(buffers, cache)) / (parameters["weight_share_ratio"] * cache), WEIGHT_SHARPNESS)
         kept = _kept((buffers + np.minimum(weights, cache)) / (parameters["activation_share_ratio"] * cache), SHARPNESS)
-        rate = parameters["between_efficiency_ratio"] * dram * (1.0 + (parameters["between_cache_ratio"] - 1.0) * kept)
-        inputs = shapes["tokens"] * hidden * HALF_BYTES
-        middle = pairs * shapes["inter"] * shapes["activation_bytes"]
-        found = parameters["floor_s"] + _between_bytes(shapes) / rate
-        found = found + self._multiply_s(shapes, device, parameters, up, hidden, inputs, weight_rate, rate)
-        found = found + self._multiply_s(shapes, device, parameters, hidden, shapes["inter"], middle, weight_rate, rate)
-        return np.asarray(np.maximum(found, self.bound_s(shapes, device)))
+        streamed_rate = parameters["memory_efficiency_ratio"] * dram
+        return _Traffic(
+            streamed_rate=streamed_rate,
+            weight_rate=streamed_rate * (1.0 + (parameters["weight_cache_ratio"] - 1.0) * weights_kept),
+            weights_kept=weights_kept,
+            rate=parameters["between_efficiency_ratio"] * dram * (1.0 + (parameters["between_cache_ratio"] - 1.0) * kept),
+            kept=kept,
+        )
 
-    def _multiply_s(
-        self,
-        shapes: Shapes,
-        device: HardwareSpec,
-        parameters: Parameters,
-        columns: Array,
-        depth: Array,
-        source_bytes: Array,
-        weight_rate: Array,
-        activation_rate: Array,
-    ) -> Array:
-        """Return the time [rows] of one grouped multiply; `source_bytes` [rows] is the tensor its rows are gathered from."""
-        execute_s = self._execute_s(shapes, device, parameters, columns, depth, source_bytes)
-        expert = columns * depth * shapes["weight_bytes"]
+    def _multiply(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters, multiply: _Multiply, traffic: _Traffic) -> Terms:
+        """Return the terms [rows] of one grouped multiply."""
+        expert = multiply.columns * multiply.depth * shapes["weight_bytes"]
         again = np.maximum(shapes["row_tiles"] / shapes["tile_group"] - shapes["active_experts"], 0.0)
         again = again * (1.0 - _kept(expert / (parameters["weight_share_ratio"] * device.cache_bytes), SHARPNESS))
-        memory_s = shapes["active_experts"] * expert / weight_rate
-        memory_s = memory_s + again * expert / (parameters["memory_efficiency_ratio"] * device.memory_bytes_per_s)
-        memory_s = memory_s + shapes["rows"] * depth * shapes["activation_bytes"] / activation_rate
-        floor_s = parameters["multiply_floor_s"]
-        return p_norm(parameters["overlap_exponent"], floor_s + execute_s, floor_s + memory_s)
+        once, activations = shapes["active_experts"] * expert, shapes["rows"] * multiply.depth * shapes["activation_bytes"]
+        moved = traffic.between(activations)
+        streamed_s = once / traffic.weight_rate + again * expert / traffic.streamed_rate
+        return replace(
+            moved,
+            compute_s=self._execute_s(shapes, device, parameters, multiply),
+            memory_s=moved.memory_s + streamed_s,
+            launch_s=np.full(len(expert), parameters["multiply_floor_s"]),
+            bytes=moved.bytes + once * (1.0 - traffic.weights_kept) + again * expert,
+        )
 
-    def _execute_s(
-        self, shapes: Shapes, device: HardwareSpec, parameters: Parameters, columns: Array, depth: Array, source_bytes: Array
-    ) -> Array:
+    def _execute_s(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters, multiply: _Multiply) -> Array:
         """Return the time [rows] of all steps of all tiles without waiting for weights."""
+        columns, depth = multiply.columns, multiply.depth
         tile_rows, tile_columns, tile_depth = shapes["tile_rows"], shapes["tile_columns"], shapes["tile_depth"]
         load = shapes["row_tiles"] * np.ceil(columns / tile_columns) / device.units_count
         roundness = parameters["wave_roundness_ratio"]
         waves = np.where(load <= 1.0, 1.0, (1.0 - roundness) * load + roundness * np.ceil(load))
         efficiency = parameters["compute_efficiency_ratio"] * np.where(shapes["tuned"] > 0, TUNED_RATIO, 1.0)
         compute_s = 2.0 * tile_rows * tile_columns * tile_depth * device.units_count / (efficiency * _matrix_rate(shapes, device))
-        cold = 1.0 - _kept(source_bytes / (parameters["activation_share_ratio"] * device.cache_bytes), SHARPNESS)
+        cold = 1.0 - _kept(multiply.source_bytes / (parameters["activation_share_ratio"] * device.cache_bytes), SHARPNESS)
         operands = (tile_rows * shapes["activation_bytes"] + tile_columns * shapes["weight_bytes"]) * tile_depth
         port = parameters["port_ratio"] * PORT_BYTES_PER_CLOCK * device.clock_hz
         load_s = operands / port * (1.0 + parameters["gather_ratio"] * cold)
@@ -172,7 +212,7 @@ class ExpertsFamily:
             shapes["inter"],
             shapes["tile_rows"],
             (shapes["row_tiles"] + 0.01) / (shapes["active_experts"] + 0.01),
-            shapes["tokens"] * shapes["choices"],
+            np.maximum(shapes["tokens"] * shapes["choices"], 1.0),
         )
         return np.stack([np.log(part) for part in parts], axis=1)
 

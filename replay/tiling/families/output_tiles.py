@@ -16,13 +16,13 @@ the names of cuBLAS and CUTLASS fp32 kernels.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from replay.specs.hardware import HardwareSpec
 from replay.tiling.families.family import ParameterDefinition, Parameters
-from replay.tiling.terms import Array
+from replay.tiling.terms import Array, Terms, nothing
 
 Tile = tuple[int, int]
 TILES: tuple[Tile, ...] = ((32, 32), (32, 128), (128, 32), (64, 64), (128, 64), (128, 128))
@@ -62,35 +62,45 @@ class Product:
     """What the units reach together: efficiency times peak."""
 
 
-def fastest_s(
+def fastest_terms(
     product: Product,
-    memory_s: Callable[[Tile], Array],
+    moved_bytes: Callable[[Tile], Array],
     device: HardwareSpec,
     parameters: Parameters,
     *,
     splits: tuple[int, ...] = SPLITS,
-) -> Array:
-    """Return the time [rows] on the fastest tile and split, without the launch floor; `memory_s` prices the traffic of a tile."""
+) -> Terms:
+    """Return the terms [rows] on the fastest tile and split, without the launch floor.
+
+    `moved_bytes` gives the traffic [rows] of a tile; adding the parts of a split comes after it. The time is infinite where no
+    split is allowed.
+    """
     exponent = parameters["overlap_exponent"]
     partial_bytes = product.rows * product.columns * product.count * ACCUMULATOR_BYTES
-    partial_s = partial_bytes / (parameters["memory_efficiency_ratio"] * device.memory_bytes_per_s)
-    best = np.full(len(product.rows), np.inf)
+    rate = parameters["memory_efficiency_ratio"] * device.memory_bytes_per_s
+    best_s = np.full(len(product.rows), np.inf)
+    best = replace(nothing(len(best_s)), sync_s=best_s)
     for tile in TILES:
         grid = tiles_count(product, tile)
         per_wave = _step_s(product, tile, device, parameters) ** exponent
-        traffic = memory_s(tile) ** exponent
+        moved = moved_bytes(tile)
+        traffic = (moved / rate) ** exponent
         for split in splits:
             tiles = grid * split
             waves = _waves(tiles / device.units_count, parameters["wave_smoothness_ratio"])
             latency = parameters["step_latency_s"] * np.maximum(1.0, waves / MOST_TILES_PER_UNIT)
             steps = np.ceil(product.depth / (STEP_ELEMENTS * split))
             execute = steps**exponent * (waves**exponent * per_wave + latency**exponent)
-            time = (execute + traffic) ** (1.0 / exponent)
+            parts_bytes = (split + 1) * partial_bytes if split > 1 else np.zeros(len(best_s))
+            combine_s = parameters["split_combine_s"] + parts_bytes / rate if split > 1 else np.zeros(len(best_s))
+            time_s = (execute + traffic) ** (1.0 / exponent) + combine_s
             if split > 1:
                 allowed = (product.depth >= LEAST_SPLIT_STEPS * STEP_ELEMENTS * split) & (tiles <= MOST_TILES_PER_UNIT * device.units_count)
-                time = np.where(allowed, time + parameters["split_combine_s"] + (split + 1) * partial_s, np.inf)
-            best = np.minimum(best, time)
-    return best
+                time_s = np.where(allowed, time_s, np.inf)
+            powers = replace(best, compute_s=execute, memory_s=moved / rate, sync_s=combine_s, bytes=moved + parts_bytes)
+            faster = time_s < best_s
+            best, best_s = powers.where(faster, best), np.minimum(best_s, time_s)
+    return replace(best, compute_s=best.compute_s ** (1.0 / exponent))
 
 
 def tiles_count(product: Product, tile: Tile) -> Array:

@@ -17,16 +17,17 @@ Which of them runs is the library's rule:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
 
 from replay.specs.hardware import HardwareSpec
-from replay.tiling.families.collectives import RING_PARAMETERS, collective_bound_s, collective_features, ring_s
-from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes
+from replay.tiling.families.collectives import RING_PARAMETERS, collective_bound_s, collective_features, ring_s, waiting_terms
+from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes, joined_s
 from replay.tiling.families.node_paths import LINK
-from replay.tiling.terms import Array
+from replay.tiling.terms import Array, Terms
 
 THRESHOLDS, FASTEST = "thresholds", "fastest"
 ONE_SHOT_BYTES = {4: 512 * 1024, 8: 256 * 1024}
@@ -80,19 +81,39 @@ class PeerAllReduceFamily:
 
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         """Return the time of one call for each shape [rows]."""
+        return joined_s(self, shapes, device, parameters)
+
+    def terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
+        """Return the terms of one call [rows]: the launch floor, an eager call's copy in `memory_s`, and all else in `sync_s`.
+
+        What an eager call waits for its host beyond the device's work counts as launch. No payload costs nothing.
+        """
+        found = self._device_terms(shapes, device, parameters)
+        if not self.eager:
+            return found
+        copied = 2.0 * shapes["payload_bytes"]
+        found = replace(found, memory_s=copied / device.memory_bytes_per_s, bytes=found.bytes + copied)
+        waited_s = np.maximum(parameters["host_s"] - found.time_s(inf), 0.0)
+        return replace(found, launch_s=found.launch_s + np.where(shapes["payload_bytes"] > 0, waited_s, 0.0))
+
+    def overlap_exponent(self, parameters: Parameters) -> float:
+        """Return infinity: nothing overlaps with a collective."""
+        return inf
+
+    def _device_terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
+        """Return the terms [rows] of what the rule runs, from a captured graph."""
         ranks, payload, link = shapes["ranks"], shapes["payload_bytes"], device.link.bytes_per_s
         barrier = parameters["peer_floor_s"] + (ranks - 1.0) * parameters["flag_s"]
         one = barrier + (ranks - 1.0) * payload / (parameters["one_shot_rate_ratio"] * link)
         two = barrier + parameters["two_shot_start_s"] + 2.0 * (ranks - 1.0) / ranks * payload / (parameters["two_shot_rate_ratio"] * link)
         ring = ring_s(shapes, device, _ring_parameters(parameters))
         if self.rule == FASTEST:
-            linked = shapes["slowest_hop"] == LINK
-            found = np.where(linked, np.minimum(np.minimum(one, two), ring), ring)
+            peers = (shapes["slowest_hop"] == LINK) & (np.minimum(one, two) < ring)
+            shots = np.minimum(one, two)
         else:
-            found = np.select([takes_one_shot(shapes), takes_peers(shapes)], [one, two], ring)
-        if self.eager:
-            found = np.maximum(parameters["host_s"], found + 2.0 * payload / device.memory_bytes_per_s)
-        return np.maximum(found, self.bound_s(shapes, device))
+            peers, shots = takes_peers(shapes), np.where(takes_one_shot(shapes), one, two)
+        read = waiting_terms(shapes, shots, parameters["peer_floor_s"])
+        return read.where(peers, waiting_terms(shapes, ring, parameters["floor_s"]))
 
     def bound_s(self, shapes: Shapes, device: HardwareSpec) -> Array:
         """Return the least time: the payload over the slowest hop."""

@@ -14,14 +14,14 @@ difference it obeys no law of a kernel's time: faster memory can uncover more of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from replay.specs.hardware import HardwareSpec
-from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes
+from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes, joined_s
 from replay.tiling.families.streams import ELEMENTWISE, bytes_again, memory_once_s, p_norm
-from replay.tiling.terms import Array
+from replay.tiling.terms import Array, Terms
 
 ROWS_PER_UNIT = 8.0
 WARP_ELEMENTS = 256.0
@@ -70,11 +70,14 @@ class ScaleIncrementFamily:
 
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         """Return the increment for each shape [rows]."""
+        return joined_s(self, shapes, device, parameters)
+
+    def terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
+        """Return the terms of the increment [rows]: the reduction and the bytes read again, scaled to what shows, and the floor."""
         rows, columns, read_bytes = shapes["rows"], shapes["columns"], shapes["read_bytes"]
         memory_s = memory_once_s(rows * columns * (read_bytes + shapes["written_bytes"]), device, parameters)
-        again_s = bytes_again(shapes, device, ROWS_PER_UNIT, parameters) / (
-            parameters["memory_efficiency_ratio"] * device.memory_bytes_per_s
-        )
+        again = bytes_again(shapes, device, ROWS_PER_UNIT, parameters)
+        again_s = again / (parameters["memory_efficiency_ratio"] * device.memory_bytes_per_s)
 
         def chain_s(prefix: str, rows_per_unit: float, share: Array | float) -> Array:
             cycles = share * parameters[f"{prefix}row_cycles"] + columns * parameters[f"{prefix}element_cycles"]
@@ -83,8 +86,16 @@ class ScaleIncrementFamily:
         static_s = chain_s("", ROWS_PER_UNIT, 1.0)
         reduction_s = chain_s("scale_", parameters["scale_rows_per_unit"], np.minimum(1.0, columns / WARP_ELEMENTS))
         exponent = parameters["overlap_exponent"]
-        added = p_norm(exponent, memory_s + again_s, static_s + reduction_s) - p_norm(exponent, memory_s, static_s)
-        return np.asarray(np.maximum(parameters["floor_s"] + added, LEAST_S))
+        longer = p_norm(exponent, memory_s + again_s, static_s + reduction_s)
+        shown_s = np.maximum(longer - p_norm(exponent, memory_s, static_s), 0.0)
+        nothing, busy = np.zeros(len(rows)), (rows > 0).astype(np.float64)
+        whole = Terms(compute_s=reduction_s, memory_s=again_s, launch_s=nothing, sync_s=nothing, bytes=again)
+        floor_s = np.maximum(parameters["floor_s"], LEAST_S - shown_s)
+        return replace(whole.scaled_to(shown_s * busy, exponent), sync_s=floor_s * busy)
+
+    def overlap_exponent(self, parameters: Parameters) -> float:
+        """Return the fitted p."""
+        return parameters["overlap_exponent"]
 
     def bound_s(self, shapes: Shapes, device: HardwareSpec) -> Array:
         """Return zeros [rows]: a difference can vanish."""

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.specs.hardware import HardwareSpec
-from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes
-from replay.tiling.terms import Array
+from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes, joined_s
+from replay.tiling.terms import Array, Terms
 
 CACHE_SHARPNESS = 4.0
 """How abruptly data stop fitting the cache: half the gain at the fitted share, a seventeenth at twice it."""
@@ -70,11 +70,17 @@ class ElementwiseFamily:
 
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         """Return the time of one call for each shape [rows]."""
+        return joined_s(self, shapes, device, parameters)
+
+    def terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
+        """Return the pure terms of one call [rows]: arithmetic beside memory, and the floor, which overlaps with neither."""
         elements = shapes["rows"] * shapes["columns"]
-        memory_s = memory_once_s(elements * (shapes["read_bytes"] + shapes["written_bytes"]), device, parameters)
         arithmetic_s = elements * parameters["element_cycles"] / (device.clock_hz * device.units_count)
-        found = parameters["floor_s"] + p_norm(parameters["overlap_exponent"], memory_s, arithmetic_s)
-        return np.asarray(np.maximum(found, self.bound_s(shapes, device)))
+        return _terms(shapes, arithmetic_s, np.zeros(len(elements)), device, parameters)
+
+    def overlap_exponent(self, parameters: Parameters) -> float:
+        """Return the fitted p."""
+        return parameters["overlap_exponent"]
 
     def bound_s(self, shapes: Shapes, device: HardwareSpec) -> Array:
         """Return the least time: an operation per element, and each byte once over the fastest level that can hold it."""
@@ -107,13 +113,18 @@ class RowwiseFamily:
 
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         """Return the time of one call for each shape [rows]."""
-        rows, columns, at_once = shapes["rows"], shapes["columns"], device.units_count * shapes["rows_per_unit"]
-        memory_s = memory_once_s(rows * columns * (shapes["read_bytes"] + shapes["written_bytes"]), device, parameters)
-        again = shapes["passes"] * bytes_again(shapes, device, shapes["rows_per_unit"], parameters)
-        memory_s = memory_s + again / (parameters["memory_efficiency_ratio"] * device.memory_bytes_per_s)
+        return joined_s(self, shapes, device, parameters)
+
+    def terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
+        """Return the pure terms of one call [rows]: chains of rows beside memory, and the floor, which overlaps with neither."""
+        turns = np.maximum(1.0, shapes["rows"] / (device.units_count * shapes["rows_per_unit"]))
         chain_s = (parameters["row_cycles"] + shapes["work_columns"] * parameters["element_cycles"]) / device.clock_hz
-        found = parameters["floor_s"] + p_norm(parameters["overlap_exponent"], memory_s, chain_s * np.maximum(1.0, rows / at_once))
-        return np.asarray(np.maximum(found, self.bound_s(shapes, device)))
+        again = shapes["passes"] * bytes_again(shapes, device, shapes["rows_per_unit"], parameters)
+        return _terms(shapes, chain_s * turns, again, device, parameters)
+
+    def overlap_exponent(self, parameters: Parameters) -> float:
+        """Return the fitted p."""
+        return parameters["overlap_exponent"]
 
     def bound_s(self, shapes: Shapes, device: HardwareSpec) -> Array:
         """Return the least time: an operation per element, and each byte once over the fastest level that can hold it."""
@@ -133,6 +144,21 @@ ROPE = RowwiseFamily(name="rope")
 ACTIVATION = RowwiseFamily(name="activation")
 RESIDUAL_ADD = RowwiseFamily(name="residual_add")
 QUANTISE = RowwiseFamily(name="quantise")
+
+
+def _terms(shapes: Shapes, compute_s: Array, again_bytes: Array, device: HardwareSpec, parameters: Parameters) -> Terms:
+    """Return the terms [rows] of a stream that reads `again_bytes` [rows] beside all of its data once; no rows cost nothing."""
+    moved = shapes["rows"] * shapes["columns"] * (shapes["read_bytes"] + shapes["written_bytes"])
+    busy = (shapes["rows"] > 0).astype(np.float64)
+    again_s = again_bytes / (parameters["memory_efficiency_ratio"] * device.memory_bytes_per_s)
+    kept = in_cache_ratio(moved, parameters["cache_share_ratio"] * device.cache_bytes)
+    return Terms(
+        compute_s=compute_s * busy,
+        memory_s=memory_once_s(moved, device, parameters) + again_s,
+        launch_s=np.zeros(len(busy)),
+        sync_s=parameters["floor_s"] * busy,
+        bytes=moved * (1.0 - kept) + again_bytes,
+    )
 
 
 def bytes_bound_s(moved: Array, device: HardwareSpec) -> Array:
@@ -158,7 +184,7 @@ def _bound_s(shapes: Shapes, device: HardwareSpec) -> Array:
 
 
 def _features(shapes: Shapes) -> Array:
-    return np.stack([np.log(shapes["rows"]), np.log(shapes["columns"])], axis=1)
+    return np.stack([np.log(np.maximum(shapes["rows"], 1.0)), np.log(shapes["columns"])], axis=1)
 
 
 def memory_once_s(moved: Array, device: HardwareSpec, parameters: Parameters) -> Array:

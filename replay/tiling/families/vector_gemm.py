@@ -18,9 +18,9 @@ import numpy as np
 
 from replay.specs.hardware import HardwareSpec
 from replay.tiling.families.arithmetic import FP32, Arithmetic
-from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes
-from replay.tiling.families.output_tiles import TILE_PARAMETERS, Product, Tile, fastest_s, tiles_count
-from replay.tiling.terms import Array
+from replay.tiling.families.family import ParameterDefinition, Parameters, Shapes, joined_s
+from replay.tiling.families.output_tiles import TILE_PARAMETERS, Product, Tile, fastest_terms, tiles_count
+from replay.tiling.terms import Array, Terms
 
 TILES_IN_FLIGHT = 256.0
 REREAD_SHARPNESS = 3.0
@@ -60,14 +60,25 @@ class VectorGemmFamily:
         Raises:
             SpecError: the device has no rate for the arithmetic.
         """
+        return joined_s(self, shapes, device, parameters)
+
+    def terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
+        """Return the pure terms of one call [rows] on the fastest tile and split; nothing overlaps with the floor and a split's sum.
+
+        Raises:
+            SpecError: the device has no rate for the arithmetic.
+        """
         product = self._product(shapes, parameters["compute_efficiency_ratio"] * self.arithmetic.flops_per_s(device))
         once = self._bytes_once(shapes)
-        rate = parameters["memory_efficiency_ratio"] * device.memory_bytes_per_s
 
-        def memory_s(tile: Tile) -> Array:
-            return np.asarray((once + self._again_bytes(product, tile, device.cache_bytes, parameters)) / rate)
+        def moved_bytes(tile: Tile) -> Array:
+            return once + self._again_bytes(product, tile, device.cache_bytes, parameters)
 
-        return np.maximum(parameters["floor_s"] + fastest_s(product, memory_s, device, parameters), self.bound_s(shapes, device))
+        return fastest_terms(product, moved_bytes, device, parameters).with_sync(parameters["floor_s"])
+
+    def overlap_exponent(self, parameters: Parameters) -> float:
+        """Return the fitted p."""
+        return parameters["overlap_exponent"]
 
     def bound_s(self, shapes: Shapes, device: HardwareSpec) -> Array:
         """Return the least time: operations over the peak, and what exceeds the cache once through memory."""
