@@ -284,9 +284,8 @@ def test_no_prompts_cost_nothing():
 
 def test_a_prompt_without_a_prefix_is_one_whose_prefix_is_left_out():
     for window in (128.0, 1e9):
-        assert prefill_s(prompt_tokens=700.0, prefix_tokens=0.0, window_tokens=window) == prefill_s(
-            prompt_tokens=700.0, window_tokens=window
-        )
+        shape = {"prompt_tokens": 700.0, "window_tokens": window}
+        assert prefill_s(prefix_tokens=0.0, **shape) == prefill_s(**shape)
 
 
 @pytest.mark.parametrize("path", [FLASH2, FLASH3, TRTLLM_GEN])
@@ -410,13 +409,12 @@ def test_a_longer_prefix_never_takes_less_time(data):
 )
 def test_chunks_of_a_prompt_compute_its_pairs_and_never_take_less_than_the_whole(chunks, window, heads):
     ends = np.cumsum(chunks).astype(float)
-    whole, starts = float(ends[-1]), np.concatenate([[0.0], ends[:-1]])
-    assert sum(pairs(end - start, start, window) for start, end in zip(starts, ends, strict=True)) == pytest.approx(
-        pairs(whole, 0.0, window)
-    )
+    parts = list(zip(np.concatenate([[0.0], ends[:-1]]), ends, strict=True))
+    whole = float(ends[-1])
+    assert sum(pairs(end - start, start, window) for start, end in parts) == pytest.approx(pairs(whole, 0.0, window))
     shape = {"query_heads": heads, "window_tokens": window, "device": round_hardware(**NO_MEMORY)}
-    parts = [prefill_s(prompt_tokens=end - start, prefix_tokens=start, **shape) for start, end in zip(starts, ends, strict=True)]
-    assert sum(parts) >= prefill_s(prompt_tokens=whole, **shape) * (1 - 1e-9)
+    chunked = sum(prefill_s(prompt_tokens=end - start, prefix_tokens=start, **shape) for start, end in parts)
+    assert chunked >= prefill_s(prompt_tokens=whole, **shape) * (1 - 1e-9)
 
 
 @settings(max_examples=60, deadline=None)

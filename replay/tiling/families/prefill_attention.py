@@ -197,7 +197,7 @@ def prefill_shapes(counts: Mapping[str, Array]) -> dict[str, Array]:
 
 def _window(shapes: Shapes) -> Array:
     """Return the keys that a query sees at most [rows]."""
-    return np.minimum(shapes["window_tokens"], shapes["prefix_tokens"] + shapes["prompt_tokens"])
+    return np.asarray(np.minimum(shapes["window_tokens"], shapes["prefix_tokens"] + shapes["prompt_tokens"]))
 
 
 def _pairs(shapes: Shapes) -> Array:
