@@ -58,7 +58,7 @@ def test_a_context_row_becomes_a_prompt_shape():
     assert described([found]) == [("h100-sxm", "vllm_0.24.0", "fp8-flash3", 1)]
     assert found.family.math_bytes == 1.0
     assert {name: float(column[0]) for name, column in found.shapes.items()} == {
-        "sequences": 4, "prompt_tokens": 1000, "query_heads": 32, "kv_heads": 8, "head_size": 128, "window_tokens": 1e9,
+        "sequences": 4, "prompt_tokens": 1000, "prefix_tokens": 0, "query_heads": 32, "kv_heads": 8, "head_size": 128, "window_tokens": 1e9,
         "cache_warm_ratio": 1,
     }  # fmt: skip
 

@@ -238,18 +238,63 @@ def test_fp8_products_take_the_fp8_rate_where_there_is_one():
     assert prefill_s(family=fp8, parameters=fast, device=only_bf16) == pytest.approx(prefill_s(parameters=fast, device=only_bf16))
 
 
-def test_step_costs_reproduce_the_terms_of_one_whole_prompt():
-    tokens = np.array([2.0, 77.0, 512.0, 5000.0])
-    shapes = prefill_shapes({**PROMPT, "prompt_tokens": tokens, "query_heads": np.array(32.0), "kv_heads": np.array(8.0)})
-    parameters = {**PREFILL_PLAIN, "floor_s": 3e-6, "tile_s": 1e-6, "write_passes": 1.5, "balance_exponent": 2.0}
+def pairs(tokens, prefix=0.0, window=1e9):
+    """Return the pairs of one head, from the flops of the physical bound."""
+    shapes = prefill_shapes({**PROMPT, "prompt_tokens": np.array([tokens]), "prefix_tokens": prefix, "window_tokens": window})
+    device = round_hardware(memory_bytes_per_s=1e30)
+    return float(PREFILL.bound_s(shapes, device)[0]) * device.matrix_flops_per_s["bf16"] / (4 * 128)
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 63, 200])
+@pytest.mark.parametrize("window", [1, 16, 100, 1e9])
+def test_a_query_sees_the_keys_before_it_inside_the_window(prefix, window):
+    counted = sum(min(position, window) for position in range(prefix + 1, prefix + 151))
+    assert pairs(150.0, prefix, window) == pytest.approx(counted)
+
+
+def test_tiles_walk_the_prefix_too():
+    # 256 queries after 640 cached keys: tiles of 12 and 14 blocks of 64, 26 blocks over 100 units; the longest 14.
+    free = round_hardware(**NO_MEMORY)
+    assert prefill_s(device=free, prompt_tokens=256.0, prefix_tokens=640.0) == pytest.approx((0.26 + 14) * BLOCK_S)
+    # In a window of 768 the first tile walks its 768 keys, and the second 768 and the 128 that its queries span.
+    found = prefill_s(device=free, prompt_tokens=256.0, prefix_tokens=640.0, window_tokens=768.0)
+    assert found == pytest.approx(((12 + 14) / 100 + 14) * BLOCK_S)
+    # In one of 128 every tile walks 256 keys.
+    found = prefill_s(device=free, prompt_tokens=256.0, prefix_tokens=640.0, window_tokens=128.0)
+    assert found == pytest.approx((0.08 + 4) * BLOCK_S)
+
+
+def test_cached_keys_are_read_inside_the_window_and_only_new_ones_written():
+    slow = round_hardware(memory_bytes_per_s=1e9, cache_bytes=1.0)
+    shape = {"prompt_tokens": 1000.0, "prefix_tokens": 3000.0, "query_heads": 32.0, "kv_heads": 8.0}
+    token_bytes = 128 * 2  # one value of a head of 128, 2 bytes
+    found = prefill_s(device=slow, parameters={"write_passes": 2.0}, **shape)
+    assert found == pytest.approx(1000 * token_bytes * (64 + 2 * 16) / 1e9 + 4000 * token_bytes * 16 / 1e9)
+    # The first query of a window of 501 sees 500 of the cached keys.
+    found = prefill_s(device=slow, parameters={"write_passes": 2.0}, window_tokens=501.0, **shape)
+    assert found == pytest.approx(1000 * token_bytes * (64 + 2 * 16) / 1e9 + 1500 * token_bytes * 16 / 1e9)
+
+
+def test_no_prompts_cost_nothing():
+    shapes, parameters = prefill_shapes({**PROMPT, "sequences": np.array([0.0])}), {**PREFILL_PLAIN, "floor_s": 1e-6, "tile_s": 1e-6}
     terms = PREFILL.terms(shapes, round_hardware(), parameters)
-    costs = PREFILL.costs(shapes, round_hardware(), parameters)
-    pairs = tokens * (tokens + 1) / 2
-    assert costs.launch_s == pytest.approx(terms.launch_s)
-    assert costs.compute_s_per_pair * pairs == pytest.approx(terms.compute_s)
-    assert tokens * (costs.memory_s_per_token + costs.memory_s_per_context_token) == pytest.approx(terms.memory_s)
-    assert tokens * (costs.bytes_per_token + costs.bytes_per_context_token) == pytest.approx(terms.bytes)
-    assert costs.memory_s_per_pair.tolist() == costs.bytes_per_pair.tolist() == [0.0] * 4
+    assert [terms.compute_s[0], terms.memory_s[0], terms.launch_s[0], terms.sync_s[0], terms.bytes[0]] == [0.0] * 5
+    assert np.isfinite(PREFILL.features(shapes)).all()
+
+
+def test_a_prompt_without_a_prefix_is_one_whose_prefix_is_left_out():
+    for window in (128.0, 1e9):
+        shape = {"prompt_tokens": 700.0, "window_tokens": window}
+        assert prefill_s(prefix_tokens=0.0, **shape) == prefill_s(**shape)
+
+
+@pytest.mark.parametrize("path", [FLASH2, FLASH3, TRTLLM_GEN])
+def test_a_prompt_of_one_token_takes_a_launch_and_no_more_than_one_of_two(path):
+    family, parameters = PrefillAttention(path=path), {"floor_s": 5e-6, "tile_s": 1e-6}
+    one, two = (prefill_s(family=family, parameters=parameters, prompt_tokens=tokens) for tokens in (1.0, 2.0))
+    assert 5e-6 < one <= two
+    shapes = prefill_shapes({**PROMPT, "prompt_tokens": np.array([1.0])})
+    assert np.isfinite(family.features(shapes)).all()
 
 
 @pytest.mark.parametrize(
@@ -321,7 +366,8 @@ def test_prefill_is_never_slower_on_a_faster_device_nor_faster_than_physics(data
     counts = {name: data.draw(choices, label=name) for name, choices in SIZES.items()}
     counts |= {
         "query_heads": counts["kv_heads"] * data.draw(st.sampled_from([1.0, 3.0, 12.0])),
-        "prompt_tokens": data.draw(st.integers(2, 20000)),
+        "prompt_tokens": data.draw(st.floats(1.0, 20000.0)),
+        "prefix_tokens": data.draw(st.one_of(st.just(0.0), st.floats(0.0, 50000.0))),
     }
     shapes, parameters = prefill_shapes({name: np.array([value]) for name, value in counts.items()}), drawn_parameters(data, family)
     device = round_hardware()
@@ -338,3 +384,42 @@ def test_prefill_is_never_slower_on_a_faster_device_nor_faster_than_physics(data
 def test_with_one_split_more_keys_never_take_less_time(keys, more, sequences):
     shape = {"sequences": float(sequences), "splits": 1.0, "parameters": {"floor_s": 1e-6, "overlap_exponent": 2.0}}
     assert decode_s(context_tokens=keys * more, **shape) >= decode_s(context_tokens=keys, **shape) * (1 - 1e-12)
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_a_longer_prefix_never_takes_less_time(data):
+    family = PrefillAttention(path=data.draw(st.sampled_from([FLASH2, FLASH3, TRTLLM_GEN])))
+    counts = {name: data.draw(choices, label=name) for name, choices in SIZES.items()}
+    counts |= {
+        "query_heads": counts["kv_heads"] * data.draw(st.sampled_from([1.0, 3.0, 12.0])),
+        "prompt_tokens": data.draw(st.floats(1.0, 20000.0)),
+    }
+    prefix = data.draw(st.floats(0.0, 50000.0))
+    shapes = prefill_shapes({**counts, "prefix_tokens": np.array([prefix, prefix + data.draw(st.floats(0.0, 5000.0))])})
+    shorter, longer = family.seconds(shapes, round_hardware(), drawn_parameters(data, family))
+    assert longer >= shorter * (1 - 1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    chunks=st.lists(st.integers(1, 3000), min_size=1, max_size=6),
+    window=st.sampled_from([128.0, 4096.0, 1e9]),
+    heads=st.sampled_from([1.0, 12.0]),
+)
+def test_chunks_of_a_prompt_compute_its_pairs_and_never_take_less_than_the_whole(chunks, window, heads):
+    ends = np.cumsum(chunks).astype(float)
+    parts = list(zip(np.concatenate([[0.0], ends[:-1]]), ends, strict=True))
+    whole = float(ends[-1])
+    assert sum(pairs(end - start, start, window) for start, end in parts) == pytest.approx(pairs(whole, 0.0, window))
+    shape = {"query_heads": heads, "window_tokens": window, "device": round_hardware(**NO_MEMORY)}
+    chunked = sum(prefill_s(prompt_tokens=end - start, prefix_tokens=start, **shape) for start, end in parts)
+    assert chunked >= prefill_s(prompt_tokens=whole, **shape) * (1 - 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sequences=st.floats(0.3, 40.0), tokens=st.floats(1.0, 5000.0), prefix=st.floats(0.0, 5000.0))
+def test_time_goes_evenly_with_a_mean_number_of_prompts(sequences, tokens, prefix):
+    shape = {"prompt_tokens": tokens, "prefix_tokens": prefix, "query_heads": 8.0}
+    before, after = (prefill_s(sequences=count, **shape) for count in (sequences, sequences * 1.001))
+    assert before <= after <= before * 1.0011

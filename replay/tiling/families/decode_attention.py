@@ -93,8 +93,12 @@ class DecodeAttention:
 
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         """Return the time of one call [rows], s."""
-        joined = self.terms(shapes, device, parameters).time_s(parameters["overlap_exponent"])
+        joined = self.terms(shapes, device, parameters).time_s(self.overlap_exponent(parameters))
         return np.maximum(joined, self.bound_s(shapes, device))
+
+    def overlap_exponent(self, parameters: Parameters) -> float:
+        """Return the p that joins execution and memory."""
+        return parameters["overlap_exponent"]
 
     def terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
         """Return the pure terms of one call [rows]; `time_s(overlap_exponent)` joins them. No sequences cost nothing."""

@@ -1,7 +1,8 @@
 """Prefill attention: streaming tiles under a causal mask (FlashAttention-2, Dao 2023), every query of a prompt at once.
 
-A tile of query rows walks the key blocks up to its last query (or from the start of the window). Each block costs its two matrix
-products and one exponential a pair, which overlap in part; tiles share the units, and the last tile of a prompt is the longest::
+A tile of query rows walks the keys cached before (`prefix_tokens`) and the key blocks up to its last query, or from the start of the
+window. Each block costs its two matrix products and one exponential a pair, which overlap in part; tiles share the units, and the last
+tile of a prompt is the longest::
 
     block    = p-norm of products / (efficiency x unit matrix rate), pairs / (exponentials per clock x clock)
     start    = tile start x balance of (tiles / units, 1)
@@ -10,7 +11,7 @@ products and one exponential a pair, which overlap in part; tiles share the unit
     time     = join(floor + start + execute, floor + start + memory)
 
 where the balance is a p-norm: 1 = the longest tile starts last, infinity = perfect packing. Terms join by the rule of
-`replay.tiling.step_table`. A prompt of one token runs a decode kernel and is not priced here.
+`replay.tiling.step_table`. Prompts of one token run a decode kernel, which no prefill calibration has seen.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ FULL_WINDOW = 1e9
 CACHE_SHARPNESS = 4.0
 CACHE_SHARE_RATIO = 0.7
 """Share of the cache within which a call finds what the one before left."""
-COLUMNS = ("sequences", "prompt_tokens", "query_heads", "kv_heads", "head_size", "window_tokens", "cache_warm_ratio")
+COLUMNS = ("sequences", "prompt_tokens", "prefix_tokens", "query_heads", "kv_heads", "head_size", "window_tokens", "cache_warm_ratio")
 
 _PARAMETERS = (
     ParameterDefinition(name="floor_s", meaning="launch and first reads", start=8e-6, lower=5e-7, upper=3e-5),
@@ -81,20 +82,6 @@ def prefill_path(stack: str, cache_format: str, device: HardwareSpec) -> Prefill
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillCosts:
-    """What prefill attention costs for each number of prompt tokens in a step [rows]; columns of `StepTable.prefill_terms`."""
-
-    compute_s_per_pair: Array
-    memory_s_per_pair: Array
-    memory_s_per_token: Array
-    memory_s_per_context_token: Array
-    launch_s: Array
-    bytes_per_pair: Array
-    bytes_per_token: Array
-    bytes_per_context_token: Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillAttention:
     """The family for one kernel; shapes have COLUMNS (`prefill_shapes` fills them)."""
 
@@ -115,65 +102,49 @@ class PrefillAttention:
     @property
     def residual_features(self) -> tuple[str, ...]:
         """Names of the residual's features: binary logarithms."""
-        return ("prompt_tokens", "sequence_heads", "query_rows", "group", "head_size", "sequences", "kv_heads")
+        return ("context_tokens", "sequence_heads", "query_rows", "group", "head_size", "sequences", "kv_heads")
 
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         """Return the time of one call [rows], s."""
-        joined = self.terms(shapes, device, parameters).time_s(parameters["overlap_exponent"])
+        joined = self.terms(shapes, device, parameters).time_s(self.overlap_exponent(parameters))
         return np.maximum(joined, self.bound_s(shapes, device))
 
+    def overlap_exponent(self, parameters: Parameters) -> float:
+        """Return the p that joins execution and memory."""
+        return parameters["overlap_exponent"]
+
     def terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
-        """Return the pure terms of one call [rows]; `time_s(overlap_exponent)` joins them."""
-        io_bytes, kv_bytes = _bytes(shapes)
+        """Return the pure terms of one call [rows]; `time_s(overlap_exponent)` joins them. No sequences cost nothing."""
+        busy = (shapes["sequences"] > 0).astype(np.float64)
+        io_bytes, read_bytes, new_bytes = _bytes(shapes)
         dram = parameters["dram_efficiency_ratio"] * device.memory_bytes_per_s
-        moved = io_bytes + kv_bytes
+        moved = io_bytes + read_bytes
         kept = shapes["cache_warm_ratio"] / (1.0 + (moved / (CACHE_SHARE_RATIO * device.cache_bytes)) ** CACHE_SHARPNESS)
         share = 1.0 - kept * (1.0 - 1.0 / parameters["cache_speed_ratio"])
-        written = parameters["write_passes"] * kv_bytes
+        written = parameters["write_passes"] * new_bytes
         tiles, mean_blocks, longest_blocks = self._work(shapes)
         balance, each = parameters["balance_exponent"], tiles / device.units_count
         return Terms(
-            compute_s=self._block_s(shapes, device, parameters) * _p_norm(each * mean_blocks, longest_blocks, balance),
+            compute_s=self._block_s(shapes, device, parameters) * _p_norm(each * mean_blocks, longest_blocks, balance) * busy,
             memory_s=(moved * share + written) / dram,
-            launch_s=parameters["floor_s"] + parameters["tile_s"] * _p_norm(each, np.ones(len(each)), balance),
+            launch_s=(parameters["floor_s"] + parameters["tile_s"] * _p_norm(each, np.ones(len(each)), balance)) * busy,
             sync_s=np.zeros(len(each)),
-            bytes=moved + kv_bytes,
-        )
-
-    def costs(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> PrefillCosts:
-        """Return the costs of a step whose prompts have `prompt_tokens` tokens in all; `sequences` must be 1.
-
-        For one whole prompt ``launch + pairs x compute_s_per_pair`` and ``launch + tokens x memory_s_per_token + tokens x
-        memory_s_per_context_token`` are the two branches of `terms` (with nothing in the cache) exactly.
-        """
-        cold = {**shapes, "cache_warm_ratio": np.zeros(len(shapes["sequences"]))}
-        terms, tokens = self.terms(cold, device, parameters), shapes["prompt_tokens"]
-        io_bytes, kv_bytes = (part / tokens for part in _bytes(shapes))
-        dram = parameters["dram_efficiency_ratio"] * device.memory_bytes_per_s
-        nothing = np.zeros(len(tokens))
-        return PrefillCosts(
-            compute_s_per_pair=terms.compute_s / _pairs(shapes),
-            memory_s_per_pair=nothing,
-            memory_s_per_token=(io_bytes + parameters["write_passes"] * kv_bytes) / dram,
-            memory_s_per_context_token=kv_bytes / dram,
-            launch_s=terms.launch_s,
-            bytes_per_pair=nothing,
-            bytes_per_token=io_bytes + kv_bytes,
-            bytes_per_context_token=kv_bytes,
+            bytes=moved + new_bytes,
         )
 
     def bound_s(self, shapes: Shapes, device: HardwareSpec) -> Array:
         """Return the larger of: products of the pairs over the matrix peak; bytes beyond the cache over the DRAM rate."""
         flops = 4.0 * shapes["sequences"] * shapes["query_heads"] * shapes["head_size"] * _pairs(shapes)
-        outside = np.maximum(sum(_bytes(shapes)) - device.cache_bytes * shapes["cache_warm_ratio"], 0.0)
+        io_bytes, read_bytes, _ = _bytes(shapes)
+        outside = np.maximum(io_bytes + read_bytes - device.cache_bytes * shapes["cache_warm_ratio"], 0.0)
         return np.maximum(flops / self._peak(device), outside / device.memory_bytes_per_s)
 
     def features(self, shapes: Shapes) -> Array:
-        """Return the residual's features [rows, 7]."""
+        """Return the residual's features [rows, 7]; what is cached before counts as part of a longer prompt with few query rows."""
         heads = shapes["sequences"] * shapes["query_heads"]
         group = shapes["query_heads"] / shapes["kv_heads"]
         columns = (
-            shapes["prompt_tokens"],
+            shapes["prefix_tokens"] + shapes["prompt_tokens"],
             heads,
             heads * shapes["prompt_tokens"],
             group,
@@ -181,20 +152,21 @@ class PrefillAttention:
             shapes["sequences"],
             shapes["kv_heads"],
         )
-        return np.stack([np.log2(column) for column in columns], axis=1)
+        return np.stack([np.log2(np.maximum(column, 1.0)) for column in columns], axis=1)
 
     def _work(self, shapes: Shapes) -> tuple[Array, Array, Array]:
         """Return [rows] each: tiles of all sequences, mean key blocks of a tile, key blocks of the longest one."""
-        tokens, window = shapes["prompt_tokens"], np.minimum(shapes["window_tokens"], shapes["prompt_tokens"])
+        tokens, prefix, window = shapes["prompt_tokens"], shapes["prefix_tokens"], _window(shapes)
+        context = prefix + tokens
         packed = shapes["query_heads"] / shapes["kv_heads"] if self.path.packs_group else np.ones(len(tokens))
         tiles = np.ceil(tokens * packed / self.path.tile_rows)
         span, block = self.path.tile_rows / packed, self.path.block_keys
-        growing = np.clip(np.floor(window / span), 0.0, tiles)
-        windowed = (growing * span * (growing + 1) / 2 + (tiles - growing) * (window + span)) / tiles
-        keys = np.where(window >= tokens, np.minimum(tokens, span * (tiles + 1) / 2), np.minimum(windowed, tokens))
+        growing = np.clip(np.floor((window - prefix) / span), 0.0, tiles)
+        windowed = (growing * prefix + growing * span * (growing + 1) / 2 + (tiles - growing) * (window + span)) / tiles
+        keys = np.where(window >= context, np.minimum(context, prefix + span * (tiles + 1) / 2), np.minimum(windowed, context))
         # The last block of a tile is cut by the diagonal: half a block is wasted where a tile is narrower than a block.
         wasted = 0.5 * np.maximum(1.0 - span / block, 0.0)
-        longest = np.ceil(np.minimum(tokens, window + span) / block)
+        longest = np.ceil(np.minimum(context, window + span) / block)
         mean = np.clip(keys / block + wasted, 1.0, longest)
         return shapes["sequences"] * shapes["query_heads"] / packed * tiles, mean, longest
 
@@ -214,24 +186,38 @@ class PrefillAttention:
 def prefill_shapes(counts: Mapping[str, Array]) -> dict[str, Array]:
     """Return shapes with COLUMNS from `counts` (columns [rows], or numbers that hold for every row).
 
-    `window_tokens` may be left out for full attention, and `cache_warm_ratio` where nothing is left in the cache (within a served
-    step: 0; the same call repeated: 1).
+    `prefix_tokens` may be left out where nothing of the sequences is cached before, `window_tokens` for full attention, and
+    `cache_warm_ratio` where nothing is left in the cache (within a served step: 0; the same call repeated: 1). A step of several
+    prompts is so many equal ones: numbers need not be whole.
     """
-    given = {"window_tokens": FULL_WINDOW, "cache_warm_ratio": 0.0, **counts}
+    given = {"prefix_tokens": 0.0, "window_tokens": FULL_WINDOW, "cache_warm_ratio": 0.0, **counts}
     columns = np.broadcast_arrays(*(np.asarray(given[name], dtype=np.float64) for name in COLUMNS))
     return dict(zip(COLUMNS, (np.array(column) for column in columns), strict=True))
 
 
+def _window(shapes: Shapes) -> Array:
+    """Return the keys that a query sees at most [rows]."""
+    return np.asarray(np.minimum(shapes["window_tokens"], shapes["prefix_tokens"] + shapes["prompt_tokens"]))
+
+
 def _pairs(shapes: Shapes) -> Array:
     """Return the (query, key) pairs of one sequence and head under the causal mask and the window [rows]."""
-    tokens, window = shapes["prompt_tokens"], np.minimum(shapes["window_tokens"], shapes["prompt_tokens"])
+    window, prefix = _window(shapes), shapes["prefix_tokens"]
+    return _triangle(prefix + shapes["prompt_tokens"], window) - _triangle(prefix, np.minimum(window, prefix))
+
+
+def _triangle(tokens: Array, window: Array) -> Array:
+    """Return the pairs of `tokens` queries from the start of a sequence on, each with at most `window` <= `tokens` keys."""
     return np.asarray(tokens * window - window * (window - 1.0) / 2)
 
 
-def _bytes(shapes: Shapes) -> tuple[Array, Array]:
-    """Return the bytes of queries and outputs, and of keys and values, of one call [rows]."""
-    values = 2.0 * shapes["sequences"] * shapes["prompt_tokens"] * shapes["head_size"] * IO_BYTES
-    return values * shapes["query_heads"], values * shapes["kv_heads"]
+def _bytes(shapes: Shapes) -> tuple[Array, Array, Array]:
+    """Return the bytes of queries and outputs, of keys and values that are read, and of new ones [rows]."""
+    value_bytes = 2.0 * shapes["sequences"] * shapes["head_size"] * IO_BYTES
+    # The first new query sees the last window - 1 keys of the prefix.
+    seen = np.minimum(shapes["prefix_tokens"], _window(shapes) - 1.0) + shapes["prompt_tokens"]
+    new = value_bytes * shapes["prompt_tokens"]
+    return new * shapes["query_heads"], value_bytes * seen * shapes["kv_heads"], new * shapes["kv_heads"]
 
 
 def _p_norm(first: Array, second: Array, exponent: float) -> Array:
