@@ -175,8 +175,8 @@ SHAPES = st.fixed_dictionaries({
     "operation": st.sampled_from(sorted(OPERATIONS.values())), "payload": st.integers(1, 2**31), "ranks": st.sampled_from([2, 3, 4, 8, 16]),
     "local": st.sampled_from([1, 2, 4, 8]), "hop": st.sampled_from([LINK, HOST, SOCKET, NETWORK]),
 })  # fmt: skip
-FAMILIES = {"ring": RING_COLLECTIVE, **{f"{rule} {eager}": PeerAllReduceFamily(rule=rule, eager=eager) for rule in (THRESHOLDS, ONE_SHOT, FASTEST)
-                                        for eager in (False, True)}}  # fmt: skip
+RULES = [(rule, eager) for rule in (THRESHOLDS, ONE_SHOT, FASTEST) for eager in (False, True)]
+FAMILIES = {"ring": RING_COLLECTIVE, **{f"{rule} {eager}": PeerAllReduceFamily(rule=rule, eager=eager) for rule, eager in RULES}}
 DEFINITIONS = {part.name: part for family in FAMILIES.values() for part in family.parameters}
 PARAMETERS = st.fixed_dictionaries({name: st.floats(part.lower, part.upper) for name, part in DEFINITIONS.items()})
 
