@@ -29,7 +29,7 @@ from replay.tiling.families.node_paths import (
     SWITCHED,
     slowest_hop,
 )
-from replay.tiling.families.peer_all_reduce import FASTEST, THRESHOLDS, PeerAllReduceFamily, takes_one_shot, takes_peers
+from replay.tiling.families.peer_all_reduce import FASTEST, ONE_SHOT, THRESHOLDS, PeerAllReduceFamily, takes_one_shot, takes_peers
 from tests.models import round_hardware
 
 DEVICE = round_hardware()
@@ -175,8 +175,8 @@ SHAPES = st.fixed_dictionaries({
     "operation": st.sampled_from(sorted(OPERATIONS.values())), "payload": st.integers(1, 2**31), "ranks": st.sampled_from([2, 3, 4, 8, 16]),
     "local": st.sampled_from([1, 2, 4, 8]), "hop": st.sampled_from([LINK, HOST, SOCKET, NETWORK]),
 })  # fmt: skip
-FAMILIES = {"ring": RING_COLLECTIVE, **{f"{rule} {eager}": PeerAllReduceFamily(rule=rule, eager=eager) for rule in (THRESHOLDS, FASTEST)
-                                        for eager in (False, True)}}  # fmt: skip
+RULES = [(rule, eager) for rule in (THRESHOLDS, ONE_SHOT, FASTEST) for eager in (False, True)]
+FAMILIES = {"ring": RING_COLLECTIVE, **{f"{rule} {eager}": PeerAllReduceFamily(rule=rule, eager=eager) for rule, eager in RULES}}
 DEFINITIONS = {part.name: part for family in FAMILIES.values() for part in family.parameters}
 PARAMETERS = st.fixed_dictionaries({name: st.floats(part.lower, part.upper) for name, part in DEFINITIONS.items()})
 

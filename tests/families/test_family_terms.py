@@ -12,7 +12,7 @@ from replay.tiling.families.arithmetic import FP16_MATRIX
 from replay.tiling.families.collectives import OPERATIONS, RING_COLLECTIVE, collective_shapes
 from replay.tiling.families.convolution import ConvolutionFamily, convolution_shapes
 from replay.tiling.families.experts import EXPERTS
-from replay.tiling.families.peer_all_reduce import FASTEST, THRESHOLDS, PeerAllReduceFamily
+from replay.tiling.families.peer_all_reduce import FASTEST, ONE_SHOT, THRESHOLDS, PeerAllReduceFamily
 from replay.tiling.families.scales import SCALE_INCREMENT
 from replay.tiling.families.streams import ACTIVATION, EMBEDDING, NORM, SOFTMAX
 from replay.tiling.families.vector_gemm import VectorGemmFamily, gemm_shapes
@@ -74,7 +74,7 @@ def collective_cases(rng, rows):
     reduces = collective_shapes(np.zeros(len(rows)), 8192.0 * rows, ranks, ranks, hops)
     mixed = collective_shapes(rng.choice(list(OPERATIONS.values()), len(rows)), 8192.0 * rows, ranks, ranks, hops)
     found = {"ring": (RING_COLLECTIVE, mixed, mixed["payload_bytes"])}
-    for rule in (THRESHOLDS, FASTEST):
+    for rule in (THRESHOLDS, ONE_SHOT, FASTEST):
         for eager in (False, True):
             family = PeerAllReduceFamily(rule=rule, eager=eager)
             found[f"peers {rule}{' eager' if eager else ''}"] = (family, reduces, 2.0 * reduces["payload_bytes"])
@@ -82,7 +82,7 @@ def collective_cases(rng, rows):
 
 
 STREAMS = ("embedding", "norm", "softmax", "activation")
-PEERS = tuple(f"peers {rule}{how}" for rule in (THRESHOLDS, FASTEST) for how in ("", " eager"))
+PEERS = tuple(f"peers {rule}{how}" for rule in (THRESHOLDS, ONE_SHOT, FASTEST) for how in ("", " eager"))
 SERVING = (*STREAMS, "quantise_scale", "experts", "ring", *PEERS)
 ALL = (*SERVING, "vector_gemm", "convolution")
 

@@ -25,7 +25,7 @@ from replay.catalog.hardware import read_hardware
 from replay.errors import SpecError, nearest
 from replay.tiling.families.collectives import OPERATIONS, RING_COLLECTIVE, collective_shapes
 from replay.tiling.families.family import KernelFamily
-from replay.tiling.families.node_paths import BRIDGED_PAIRS, PCIE_SOCKETS, SWITCHED, slowest_hop
+from replay.tiling.families.node_paths import BRIDGED_PAIRS, SWITCHED, own_topology, slowest_hop
 from replay.tiling.families.peer_all_reduce import FASTEST, THRESHOLDS, PeerAllReduceFamily
 from replay.tiling.terms import Array
 
@@ -66,7 +66,7 @@ class CollectivesKind:
         hops = np.zeros(len(ranks))
         for device in set(hardware.tolist()) - {""}:
             rows = hardware == device
-            hops[rows] = slowest_hop(_own_topology(device), ranks[rows], ranks[rows])
+            hops[rows] = slowest_hop(own_topology(read_hardware(device)), ranks[rows], ranks[rows])
         for stack, operation in sorted(set(zip(stacks.tolist(), operations, strict=True))):
             _check_library(stack, operation, where)
         variants = np.array([_variant(stack, operation) for stack, operation in zip(stacks.tolist(), operations, strict=True)])
@@ -180,11 +180,6 @@ def _named(cells: Cells, column: str, known: Mapping[str, _Value]) -> list[_Valu
             got = f"unknown name {name!r}{nearest(name, known)}"
             raise SpecError(f"{cells.where}: {column}", got, "one of " + ", ".join(known), "correct the cells")
     return [known[name] for name in names]
-
-
-def _own_topology(device: str) -> str:
-    spec = read_hardware(device)
-    return SWITCHED if spec.link.bytes_per_s > spec.host_link_bytes_per_s else PCIE_SOCKETS
 
 
 def _device_and_layout(node: str, where: str) -> tuple[str, str]:

@@ -22,6 +22,14 @@ LINK, HOST, SOCKET, NETWORK = 0, 1, 2, 3
 """Kinds of the slowest hop: the accelerator's link, PCIe by way of the host, PCIe across sockets, the network between nodes."""
 PAIR_RANKS, SOCKET_RANKS = 2, 4
 
+NODE_RANKS = 8
+"""Accelerators of a serving node: HGX boards and Instinct platforms hold eight (their datasheets), as do common PCIe servers."""
+
+
+def own_topology(device: HardwareSpec) -> str:
+    """Return how a node of the device is taken to be wired: by its links where they outrun PCIe, else as a two-socket PCIe server."""
+    return SWITCHED if device.link.bytes_per_s > device.host_link_bytes_per_s else PCIE_SOCKETS
+
 
 def slowest_hop(topology: str, ranks: Array, ranks_per_node: Array) -> npt.NDArray[np.int64]:
     """Return the kind of the slowest hop of a ring over `ranks` of them [rows]."""

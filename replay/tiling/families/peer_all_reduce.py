@@ -12,6 +12,7 @@ Which of them runs is the library's rule:
 - `THRESHOLDS`, as in vLLM's custom_all_reduce (SGLang's is a copy): two ranks, or payloads below 512 KiB of up to four ranks and below
   256 KiB of up to eight, go in one shot; others in two, up to 8 MiB; beyond, and where more than two ranks have no link to each
   other, the ring;
+- `ONE_SHOT`: one shot wherever peers can be read, whatever the payload - what a serving stack's own threshold decides on;
 - `FASTEST`, as TensorRT-LLM's automatic strategy from tables of its own: whichever takes least.
 """
 
@@ -29,7 +30,7 @@ from replay.tiling.families.family import ParameterDefinition, Parameters, Shape
 from replay.tiling.families.node_paths import LINK
 from replay.tiling.terms import Array, Terms
 
-THRESHOLDS, FASTEST = "thresholds", "fastest"
+THRESHOLDS, ONE_SHOT, FASTEST = "thresholds", "one_shot", "fastest"
 ONE_SHOT_BYTES = {4: 512 * 1024, 8: 256 * 1024}
 """Most ranks -> payloads below this go in one shot."""
 MOST_PEER_BYTES = 8 * 1024**2
@@ -107,7 +108,9 @@ class PeerAllReduceFamily:
         one = barrier + (ranks - 1.0) * payload / (parameters["one_shot_rate_ratio"] * link)
         two = barrier + parameters["two_shot_start_s"] + 2.0 * (ranks - 1.0) / ranks * payload / (parameters["two_shot_rate_ratio"] * link)
         ring = ring_s(shapes, device, _ring_parameters(parameters))
-        if self.rule == FASTEST:
+        if self.rule == ONE_SHOT:
+            peers, shots = reaches_peers(shapes), one
+        elif self.rule == FASTEST:
             peers = (shapes["slowest_hop"] == LINK) & (np.minimum(one, two) < ring)
             shots = np.minimum(one, two)
         else:
@@ -124,10 +127,14 @@ class PeerAllReduceFamily:
         return collective_features(shapes)
 
 
+def reaches_peers(shapes: Shapes) -> npt.NDArray[np.bool_]:
+    """Return where every rank has a link to every other, and the kernels are made for as many [rows]."""
+    return np.asarray((shapes["slowest_hop"] == LINK) & (shapes["ranks"] <= max(ONE_SHOT_BYTES)))
+
+
 def takes_peers(shapes: Shapes) -> npt.NDArray[np.bool_]:
     """Return where the threshold rule reads peers' memory [rows]."""
-    reach = (shapes["slowest_hop"] == LINK) & (shapes["ranks"] <= max(ONE_SHOT_BYTES))
-    return np.asarray(reach & (shapes["payload_bytes"] <= MOST_PEER_BYTES))
+    return np.asarray(reaches_peers(shapes) & (shapes["payload_bytes"] <= MOST_PEER_BYTES))
 
 
 def takes_one_shot(shapes: Shapes) -> npt.NDArray[np.bool_]:
