@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gates.evidence import CellEvidence, write_evidence
 from gates.gate import GateResult, JudgedCell
 from replay import documents
-from replay.tiling.sheet import StepShape, mapping_sheet
+from replay.mapping_sheet import StepShape, mapping_sheet
 
 if TYPE_CHECKING:
     import pyarrow as pa

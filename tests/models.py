@@ -1,6 +1,6 @@
 """Model and accelerator descriptions for tests: the real ones are too large to work by hand."""
 
-from replay.specs.hardware import AttentionCalibration, GemmCalibration, HardwareSpec, HostCosts, LinkSpec
+from replay.specs.hardware import HardwareSpec, HostCosts, LinkSpec
 from replay.specs.mapping import MappingSpec, parse_mapping
 from replay.specs.model import ExpertsSpec, ModelSpec
 
@@ -37,7 +37,7 @@ def mapping(*lines: str) -> MappingSpec:
 
 
 def round_hardware(**changes: object) -> HardwareSpec:
-    """Return an accelerator with round figures: 100 units, 100 TFLOP/s, 1 TB/s, no floors, hard waves, the larger of two times."""
+    """Return an accelerator with round figures: 100 units, 100 TFLOP/s, 1 TB/s; no kernel of it is calibrated."""
     figures: dict[str, object] = {
         "name": "round",
         "units_count": 100,
@@ -53,25 +53,6 @@ def round_hardware(**changes: object) -> HardwareSpec:
         "link": LinkSpec(bytes_per_s=100e9, latency_s=10e-6),
         "host_link_bytes_per_s": 20e9,
         "host": HostCosts(launch_s=5e-6, graph_launch_s=15e-6),
-        "gemm": GemmCalibration(
-            floor_s=0.0,
-            compute_efficiency_ratio=1.0,
-            memory_efficiency_ratio=1.0,
-            step_latency_s=0.0,
-            overlap_exponent=float("inf"),
-            split_combine_s=0.0,
-            wave_smoothness_ratio=1.0,
-        ),
-        "attention": AttentionCalibration(
-            decode_floor_s=0.0,
-            decode_memory_efficiency_ratio=1.0,
-            decode_combine_s=0.0,
-            prefill_floor_s=0.0,
-            prefill_compute_efficiency_ratio=1.0,
-        ),
-        "elementwise_floor_s": 0.0,
-        "elementwise_memory_efficiency_ratio": 1.0,
-        "calibration": "datasheet",
         "sources": {},
     }
     return HardwareSpec(**{**figures, **changes})

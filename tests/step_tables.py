@@ -13,10 +13,6 @@ from replay.ingress.trace import TRACE_SCHEMA, Trace, build_trace
 from replay.provenance import TraceProvenance
 from replay.tiling.step_table import KERNEL_SCHEMA, TERMS, KvPool, StepLimits, StepTable
 
-PREFILL_TERMS = (
-    "compute_s_per_pair", "memory_s_per_pair", "memory_s_per_token", "memory_s_per_context_token",
-    "launch_s", "bytes_per_pair", "bytes_per_token", "bytes_per_context_token",
-)  # fmt: skip
 AMPLE = 1_000_000
 
 
@@ -37,6 +33,7 @@ def make_kernel(name: str, axis: str, layer_type: str, **more: Any) -> dict[str,
     """A row of KERNEL_SCHEMA: one call, no FLOPs, the longer of compute and memory time, unless said otherwise."""
     row = {
         "kernel": name, "layer_type": layer_type, "axis": axis, "calls_count": 1, "overlap_exponent": math.inf, "source": "datasheet",
+        "stack": "", "error_ratio": 0.5,
         "flops_per_token": 0.0, "flops_per_sequence": 0.0, "flops_per_pair": 0.0,
     }  # fmt: skip
     return row | more
@@ -68,8 +65,17 @@ def captured_table(limits: StepLimits, sizes: Sequence[int] = (), *, decode_only
     return pa.table({"phase": [0] * rows + [1] * rows, "tokens": list(range(rows)) * 2, "captured_tokens": following + prefill})
 
 
-def assemble_table(kernels: list[dict[str, Any]], terms: dict[str, np.ndarray], knots: Sequence[float], **more: Any) -> StepTable:
+def assemble_table(
+    kernels: list[dict[str, Any]],
+    terms: dict[str, np.ndarray],
+    knots: Sequence[float],
+    *,
+    grid: tuple[Sequence[float], Sequence[float]] = ((0.0,), (0.0,)),
+    **more: Any,
+) -> StepTable:
     """A step table of kernels and their term columns by ``<kernel>.<term>``; terms that are not given are 0.
+
+    `knots` are decode's mean contexts, `grid` prefill's tokens and mean keys.
 
     `more` may give limits, pool, capture, host_launch_s, host_graph_launch_s, launches_count, prefill_launches_count and
     reference_flops_per_s.
@@ -83,6 +89,7 @@ def assemble_table(kernels: list[dict[str, Any]], terms: dict[str, np.ndarray], 
 
     phases = {"phase": np.repeat([0, 1], token_rows), "tokens": np.tile(np.arange(token_rows), 2)}
     decode = {"sequences": np.repeat(np.arange(sequence_rows), len(knots)), "context_tokens": np.tile(knots, sequence_rows)}
+    prefill = {"tokens": np.repeat(grid[0], len(grid[1])), "keys_tokens": np.tile(grid[1], len(grid[0]))}
     fields = {
         "pool": make_pool(), "capture": captured_table(limits), "host_launch_s": 0.0, "host_graph_launch_s": 0.0,
         "launches_count": 1, "prefill_launches_count": 0, "reference_flops_per_s": 1e12,
@@ -92,7 +99,7 @@ def assemble_table(kernels: list[dict[str, Any]], terms: dict[str, np.ndarray], 
         token_terms=part("tokens", phases, 2 * token_rows, TERMS),
         sequence_terms=part("sequences", {"sequences": np.arange(sequence_rows)}, sequence_rows, TERMS),
         decode_terms=part("decode_attention", decode, sequence_rows * len(knots), TERMS),
-        prefill_terms=part("prefill_attention", {"tokens": np.arange(token_rows)}, token_rows, PREFILL_TERMS),
+        prefill_terms=part("prefill_attention", prefill, len(prefill["tokens"]), TERMS),
         limits=limits,
         **(fields | more),
     )
@@ -121,6 +128,8 @@ def linear_table(
     tokens = np.tile(np.arange(token_rows), 2).astype(float)
     sequences = np.arange(sequence_rows).astype(float)
     knots = np.array([0.0, 1024.0])
+    grid = ((0.0, 64.0), (0.0, 64.0))
+    pairs = np.outer(*grid).ravel()  # bilinear in tokens and mean keys, so two knots each will do
     contexts = (sequences[:, None] * knots[None, :]).ravel()
     kernels = [
         make_kernel("body", "tokens", "mlp", flops_per_token=1.0),
@@ -135,10 +144,10 @@ def linear_table(
         "head.compute_s": per_sequence_s * sequences,
         "attention_decode.compute_s": per_context_token_s * contexts,
         "attention_decode.bytes": contexts,
-        "attention_prefill.compute_s_per_pair": np.full(token_rows, per_pair_s),
-        "attention_prefill.bytes_per_context_token": np.ones(token_rows),
+        "attention_prefill.compute_s": per_pair_s * pairs,
+        "attention_prefill.bytes": pairs,
     }
-    return assemble_table(kernels, terms, knots, **more)
+    return assemble_table(kernels, terms, knots, grid=grid, **more)
 
 
 def random_table(seed: int, **more: Any) -> StepTable:
@@ -147,8 +156,9 @@ def random_table(seed: int, **more: Any) -> StepTable:
     limits = more.setdefault("limits", make_limits())
     token_rows, sequence_rows = limits.max_batched_tokens + 1, limits.max_running + 1
     knots = np.sort(draw.choice(np.arange(1, 40), size=int(draw.integers(1, 5)), replace=False)).astype(float)
+    grid = tuple(np.sort(draw.choice(np.arange(40), size=int(draw.integers(1, 5)), replace=False)).astype(float) for _ in range(2))
     rows = {"tokens": 2 * token_rows, "sequences": sequence_rows}
-    rows |= {"decode_attention": sequence_rows * len(knots), "prefill_attention": token_rows}
+    rows |= {"decode_attention": sequence_rows * len(knots), "prefill_attention": len(grid[0]) * len(grid[1])}
     kernels, terms = [], {}
     for axis, count in rows.items():
         for index in range(2):
@@ -156,12 +166,12 @@ def random_table(seed: int, **more: Any) -> StepTable:
             layer = str(draw.choice(["qkv", "mlp", "attention"]))
             exponent = float(draw.choice([math.inf, 1.0, 2.0, 4.3, 300.0]))
             kernels.append(make_kernel(name, axis, layer, calls_count=int(draw.integers(1, 33)), overlap_exponent=exponent))
-            for term in PREFILL_TERMS if axis == "prefill_attention" else TERMS:
+            for term in TERMS:
                 values = draw.uniform(0.0, 1e-3, count) * draw.integers(0, 2, count)
                 terms[f"{name}.{term}"] = values
     for name in ("host_launch_s", "host_graph_launch_s"):
         more.setdefault(name, float(draw.uniform(0.0, 0.02)))
-    return assemble_table(kernels, terms, knots, **more)
+    return assemble_table(kernels, terms, knots, grid=grid, **more)
 
 
 def length_only_trace() -> Trace:

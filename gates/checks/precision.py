@@ -43,6 +43,6 @@ def _formats(plan: KernelPlan) -> dict[tuple[str, str], str]:
         if kernel.backends:
             found[kernel.layer_type, "weights"] = kernel.weights_format
             found[kernel.layer_type, "activations"] = kernel.activations_format
-        if kernel.axis == "attention":
+        if kernel.phase is not None:
             found[kernel.layer_type, "key-value cache"] = kernel.kv_format
     return found

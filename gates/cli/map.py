@@ -31,8 +31,8 @@ def command(mapping: str | None, model: str | None, hardware: str | None, sequen
     Two steps are shown: a decode step of --sequences sequences at --context tokens, and the prefill of one --prompt. Their
     costs come from the same table that the replay runs on.
     """
+    from replay.mapping_sheet import StepShape, mapping_sheet
     from replay.pipeline import compile_mapping
-    from replay.tiling.sheet import StepShape, mapping_sheet
 
     project = current_project()
     arm = chosen_mapping(mapping, project)

@@ -103,7 +103,15 @@ def _is_summary(path: Path) -> bool:
 
 
 def _fidelity(result: GateResult) -> dict[str, Any]:
-    """Return where the hardware model's parameters come from; the weakest source of all accelerators stands for all."""
-    sources = {cell.replayer.hardware.name: cell.replayer.hardware.calibration for cell in result.cells}
-    weakest = "datasheet" if "datasheet" in sources.values() else "calibrated"
-    return {"calibration": weakest, "by_hardware": sources}
+    """Return how the kernels' costs are known, by accelerator and for all: what holds for most of the candidate's device time.
+
+    The weakest accelerator stands for all.
+    """
+    from replay.pipeline import trusted_source
+    from replay.tiling.library import SOURCES
+
+    sources: dict[str, str] = {}
+    for cell in result.cells:
+        found = trusted_source(cell.replayer, result.request.candidate.mapping)
+        sources[cell.replayer.hardware.name] = max(found, sources.get(cell.replayer.hardware.name, found), key=SOURCES.index)
+    return {"calibration": max(sources.values(), key=SOURCES.index), "by_hardware": sources}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from replay import documents
+from replay.catalog.calibration import read_calibration, shipped_calibration
 from replay.documents import Document
 from replay.errors import SpecError, nearest
 from replay.names import NAME_RULE, is_safe_name
-from replay.specs.hardware import HardwareSpec
+from replay.specs.calibration import CalibrationDocument
+from replay.specs.hardware import HardwareSpec, KernelFit
 from replay.toml_lines import locate
 
 _FOLDER = Path(__file__).resolve().parent / "hardware"
@@ -45,22 +48,69 @@ def read_hardware(name_or_path: str | Path) -> HardwareSpec:
             "correct the name, or describe the device in a file of its own",
         )
     where = str(path) if path.parent != _FOLDER else path.name
-    return parse_hardware(documents.decode(documents.read_bytes(path, _WHAT), where, _WHAT), where)
+    return parse_hardware(documents.decode(documents.read_bytes(path, _WHAT), where, _WHAT), where, folder=path.parent)
 
 
-def parse_hardware(text: str, where: str) -> HardwareSpec:
-    """Return the accelerator of a TOML text; `where` names it in errors.
+def parse_hardware(text: str, where: str, *, folder: Path = Path()) -> HardwareSpec:
+    """Return the accelerator of a TOML text; `where` names it in errors, calibration files are looked for below `folder`.
 
     Raises:
-        SpecError: it is not TOML, violates the schema, holds a figure that is not finite or cites a source it does not list.
+        SpecError: it is not TOML, violates the schema, holds a figure that is not finite, cites a source it does not list or a
+            calibration that is not there.
     """
+    spec, like = _description(text, where)
+    return replace(spec, kernels=device_kernels(spec, [_calibration(name, _at(where, text, "kernels_like"), folder) for name in like]))
+
+
+def _description(text: str, where: str) -> tuple[HardwareSpec, tuple[str, ...]]:
+    """Return the accelerator without its kernels, and what it names for them."""
     document = documents.parse_toml(text, where)
     _refuse_not_finite(document, text, where)
     documents.check(document, "hardware.v1", where, text)
     _check_name(document["name"], _at(where, text, "name"))
     listed: dict[str, str] = document.pop("sources")
     sources = {key: _source(key, figure, listed, text, where) for key, figure in _figures(document)}
-    return HardwareSpec.from_document({**_values(document), "sources": sources})
+    like = tuple(document.pop("kernels_like"))
+    return HardwareSpec.from_document({**_values(document), "sources": sources}), like
+
+
+def device_kernels(device: HardwareSpec, like: Sequence[tuple[int, CalibrationDocument]]) -> tuple[KernelFit, ...]:
+    """Return the calibrated kernels of a device: its own shipped ones, then what each of `like` adds that is not there yet.
+
+    `like` are (units of the device it was fitted on, calibration); one of the device itself stands before the shipped one.
+    """
+    own = shipped_calibration(device.name)
+    given = [entry for entry in like if entry[1].hardware == device.name]
+    others = [entry for entry in like if entry[1].hardware != device.name]
+    found: list[KernelFit] = []
+    for units_count, document in [*given, *([(device.units_count, own)] if own else []), *others]:
+        known = {(kernel.fit.family, kernel.fit.variant) for kernel in found}
+        found += [
+            KernelFit(hardware=document.hardware, units_count=units_count, fit=fit)
+            for fit in document.families
+            if (fit.family, fit.variant) not in known
+        ]
+    return tuple(found)
+
+
+def _calibration(name: str, where: str, folder: Path) -> tuple[int, CalibrationDocument]:
+    """Return (units, calibration) of a device of the catalog, or of a calibration file."""
+    if name.endswith(".json"):
+        if not (folder / name).is_file():
+            raise SpecError(where, f"kernels_like names {name}, and there is no such file", "a calibration file", "correct the path")
+        document = read_calibration(folder / name)
+    else:
+        shipped = shipped_calibration(name)
+        if shipped is None:
+            have = [device for device in hardware_names() if shipped_calibration(device)]
+            got = f"kernels_like names {name!r}{nearest(name, have)}"
+            raise SpecError(where, got, "a calibration file (.json) or one of " + ", ".join(have), "correct the name")
+        document = shipped
+    path = _FOLDER / f"{document.hardware}.toml"
+    if not path.is_file():
+        got = f"the calibration {name} is of {document.hardware}, which is not in the catalog"
+        raise SpecError(where, got, "a device of the catalog", "take another calibration")
+    return _description(path.read_text(encoding="utf-8"), path.name)[0].units_count, document
 
 
 def hardware_from_document(document: Document, where: str) -> HardwareSpec:
@@ -70,6 +120,7 @@ def hardware_from_document(document: Document, where: str) -> HardwareSpec:
         SpecError: a figure is missing, unknown, out of range or without a source.
     """
     values, sources = dict(document), document.get("sources")
+    kernels = _recorded_kernels(values.pop("kernels", None), f"{where}: hardware")
     if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
         raise SpecError(f"{where}: hardware", f"sources is {sources!r}"[:80], "the source of each figure", "make it again")
     values.pop("sources")
@@ -78,9 +129,30 @@ def hardware_from_document(document: Document, where: str) -> HardwareSpec:
         raise SpecError(f"{where}: hardware", f"{missing[0]} names no source", "the source of each figure", "make it again")
     written = _described(values, figures)
     written["sources"] = {"recorded": "figures recorded with a replay"}
-    documents.check(written, "hardware.v1", f"{where}: hardware")
+    documents.check({**written, "kernels_like": []}, "hardware.v1", f"{where}: hardware")
     _check_name(document["name"], f"{where}: hardware")
-    return HardwareSpec.from_document({**_values(written), "sources": sources})
+    return HardwareSpec.from_document({**_values(written), "sources": sources, "kernels": kernels})
+
+
+def _recorded_kernels(kernels: object, where: str) -> list[Document]:
+    """Return recorded kernels, each held to the schema of calibrations.
+
+    Raises:
+        SpecError: they are not what a replay records.
+    """
+    entries = kernels if isinstance(kernels, list) else None
+    if entries is None or not all(isinstance(entry, dict) and set(entry) == {"hardware", "units_count", "fit"} for entry in entries):
+        raise SpecError(
+            where, "no list of kernels with hardware, units_count and fit", "the kernels that a replay records", "make it again"
+        )
+    for entry in entries:
+        if not isinstance(entry["units_count"], int) or entry["units_count"] < 1:
+            raise SpecError(where, f"units_count is {entry['units_count']!r}"[:80], "a whole number >= 1", "make it again")
+    families = [entry["fit"] for entry in entries]
+    if families:
+        calibration = {"schema_version": "1", "hardware": "recorded", "split": "recorded with a replay", "families": families}
+        documents.check(calibration, "calibration.v1", f"{where}: kernels")
+    return entries
 
 
 def _leaves(document: Document, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,20 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from replay.errors import InvariantError
-from replay.execution.step_costs import Floats, Records, check_factors, decode_knots
+from replay.execution.step_costs import Floats, Records, check_factors
 from replay.tiling.step_table import StepTable
 
-_JOINING = [("weight", np.float64), ("exponent", np.float64)]  # calls per step x factor; overlap exponent
-TERM = np.dtype([(name, np.float64) for name in ("launch_s", "compute_s", "memory_s", "sync_s")] + _JOINING)
-"""One kernel at one row: what a call costs and how it counts."""
-RATE = np.dtype(
-    [
-        (name, np.float64)
-        for name in ("launch_s", "compute_s_per_pair", "memory_s_per_pair", "memory_s_per_token", "memory_s_per_context_token")
-    ]
-    + _JOINING
-)
-"""One prefill attention kernel at one number of prefill tokens."""
+TERM = np.dtype([(name, np.float64) for name in ("launch_s", "compute_s", "memory_s", "sync_s", "weight", "exponent")])
+"""One kernel at one row: what a call costs, calls per step x factor, and the overlap exponent."""
 TOKEN_ROW = np.dtype([("device_s", np.float64), ("host_s", np.float64), ("captured_tokens", np.int64)])
 """What (phase, tokens) decides: token-wise kernels (padded to the captured graph, where there is one), host time, graph size."""
 
@@ -35,11 +26,15 @@ class CostArrays(NamedTuple):
     sequence_s: Floats
     """Kernels by sequences [max_running + 1]."""
     decode: Records
-    """TERM [kernels, (sequences, knots)]"""
+    """TERM [kernels, (sequences, context knots)]"""
+    context_knots: Floats
+    """Mean context lengths of the decode rows, ascending."""
     prefill: Records
-    """RATE [kernels, tokens]"""
-    knots: Floats
-    """Context lengths of the decode rows, ascending [knots]."""
+    """TERM [kernels, (token knots, keys knots)]"""
+    token_knots: Floats
+    """Prefill tokens of the prefill rows, ascending."""
+    keys_knots: Floats
+    """Mean keys of a query of the prefill rows, ascending."""
 
 
 def flatten(table: StepTable, kernel_factors: Mapping[str, float] | None = None) -> CostArrays:
@@ -54,11 +49,13 @@ def flatten(table: StepTable, kernel_factors: Mapping[str, float] | None = None)
     factors = check_factors(table, kernel_factors)
     _check_table(table)
     return CostArrays(
-        token_rows=_token_rows(table, sum_rows(_axis(table, "tokens", table.token_terms, TERM, factors))),
-        sequence_s=sum_rows(_axis(table, "sequences", table.sequence_terms, TERM, factors)),
-        decode=_axis(table, "decode_attention", table.decode_terms, TERM, factors),
-        prefill=_axis(table, "prefill_attention", table.prefill_terms, RATE, factors),
-        knots=decode_knots(table),
+        token_rows=_token_rows(table, sum_rows(_axis(table, "tokens", table.token_terms, factors))),
+        sequence_s=sum_rows(_axis(table, "sequences", table.sequence_terms, factors)),
+        decode=_axis(table, "decode_attention", table.decode_terms, factors),
+        context_knots=table.context_knots,
+        prefill=_axis(table, "prefill_attention", table.prefill_terms, factors),
+        token_knots=table.token_knots,
+        keys_knots=table.keys_knots,
     )
 
 
@@ -73,13 +70,13 @@ def _token_rows(table: StepTable, seconds: Floats) -> Records:
     return rows
 
 
-def _axis(table: StepTable, axis: str, terms: pa.Table, kind: np.dtype[np.void], factors: Mapping[str, float]) -> Records:
+def _axis(table: StepTable, axis: str, terms: pa.Table, factors: Mapping[str, float]) -> Records:
     entries = [entry for entry in table.kernels.to_pylist() if entry["axis"] == axis]
-    values = np.empty((len(entries), terms.num_rows), dtype=kind)
+    values = np.empty((len(entries), terms.num_rows), dtype=TERM)
     for index, entry in enumerate(entries):
         kernel, row = entry["kernel"], values[index]
         row["weight"], row["exponent"] = entry["calls_count"] * factors.get(kernel, 1.0), entry["overlap_exponent"]
-        for name in set(kind.names or ()) - {"weight", "exponent"}:
+        for name in ("launch_s", "compute_s", "memory_s", "sync_s"):
             row[name] = terms[f"{kernel}.{name}"].to_numpy()
     return values
 
@@ -87,14 +84,14 @@ def _axis(table: StepTable, axis: str, terms: pa.Table, kind: np.dtype[np.void],
 def _check_table(table: StepTable) -> None:
     limits = table.limits
     token_rows, sequence_rows = limits.max_batched_tokens + 1, limits.max_running + 1
-    knots = len(decode_knots(table))
-    if min(limits.max_running, limits.max_batched_tokens, limits.attention_window_tokens, table.pool.block_tokens, knots) < 1:
+    knots = [len(found) for found in (table.context_knots, table.token_knots, table.keys_knots)]
+    if min(limits.max_running, limits.max_batched_tokens, limits.attention_window_tokens, table.pool.block_tokens, *knots) < 1:
         raise InvariantError(f"a step table has a limit below 1: {limits}, {table.pool}, {knots} knots")
     for name, part, wanted in (
         ("token_terms", table.token_terms, 2 * token_rows),
         ("sequence_terms", table.sequence_terms, sequence_rows),
-        ("decode_terms", table.decode_terms, sequence_rows * knots),
-        ("prefill_terms", table.prefill_terms, token_rows),
+        ("decode_terms", table.decode_terms, sequence_rows * knots[0]),
+        ("prefill_terms", table.prefill_terms, knots[1] * knots[2]),
         ("capture", table.capture, 2 * token_rows),
     ):
         if part.num_rows != wanted:

@@ -27,7 +27,7 @@ def run_steps(sequences: Records, queues: tuple[Any, ...], costs: tuple[Any, ...
     `queues` are the fields of Queues, `costs` those of CostArrays, `record` is STEP. Arrays leave their tuples once, before
     the loop: every time costs an atomic reference count.
     """
-    token_rows, sequence_s, decode, prefill, knots = costs
+    token_rows, sequence_s, decode, context_knots, prefill, token_knots, keys_knots = costs
     seats, preempted, states, limit_records = queues
     state, limits = states[0], limit_records[0]
     requests = len(sequences)
@@ -49,9 +49,9 @@ def run_steps(sequences: Records, queues: tuple[Any, ...], costs: tuple[Any, ...
         step.captured_tokens, step.host_s = row.captured_tokens, row.host_s
         step.device_s = row.device_s + sequence_s[step.sequences]
         if step.decode_sequences > 0:
-            step.device_s += _decode_seconds(step, decode, knots)
+            step.device_s += _decode_seconds(step, decode, context_knots)
         if step.prefill_tokens > 0:
-            step.device_s += _prefill_seconds(step, prefill)
+            step.device_s += _prefill_seconds(step, prefill, token_knots, keys_knots)
         step.start_s = state.clock_s
         step.end_s = state.clock_s + max(step.device_s, step.host_s)
         _finish(sequences, seats, state, step)
@@ -62,7 +62,7 @@ def run_steps(sequences: Records, queues: tuple[Any, ...], costs: tuple[Any, ...
 @compiled
 def _schedule(sequences: Records, seats: Records, preempted: Counts, state: Records, limits: Records, step: Records) -> None:
     """Choose the step's chunks: running sequences in order of admission, then waiting ones unless something was preempted."""
-    step.prefill_tokens = step.prefill_pairs = step.prefill_context_tokens = step.recomputed_tokens = 0
+    step.prefill_tokens = step.prefill_pairs = step.recomputed_tokens = 0
     budget = _continue_running(sequences, seats, preempted, state, limits, step)
     if step.preemptions == 0:
         _admit_waiting(sequences, seats, preempted, state, limits, step, budget)
@@ -153,7 +153,7 @@ def _preempt_newest(sequences: Records, seats: Records, preempted: Counts, state
 def _count_prefill(step: Records, sequence: Records, chunk: int, window: int) -> None:
     """Add the next prompt chunk of a sequence to the step's counts.
 
-    Token number k attends to min(k, window) keys; the chunk reads the keys that any of its tokens attends to.
+    Token number k attends to min(k, window) keys.
     """
     before = sequence.computed_tokens
     after = before + chunk
@@ -161,7 +161,6 @@ def _count_prefill(step: Records, sequence: Records, chunk: int, window: int) ->
     rising = (rising_to * (rising_to + 1) - rising_from * (rising_from + 1)) // 2
     step.prefill_tokens += chunk
     step.prefill_pairs += rising + window * (chunk - (rising_to - rising_from))
-    step.prefill_context_tokens += min(after, chunk + window - 1)
     step.recomputed_tokens += max(0, min(after, sequence.reached_tokens) - before)
 
 
@@ -197,38 +196,68 @@ def _finish(sequences: Records, seats: Records, state: Records, step: Records) -
 @compiled
 def _decode_seconds(step: Records, decode: Records, knots: Floats) -> float:
     """Seconds of decode attention: terms interpolated between the knots around the mean context, then joined."""
-    context = step.decode_context_tokens / step.decode_sequences
-    low, beyond = 0, max(len(knots) - 1, 1)  # the last interval also serves longer contexts
-    while beyond - low > 1:
-        middle = (low + beyond) // 2
-        if knots[middle] <= context:
-            low = middle
-        else:
-            beyond = middle
-    high = min(low + 1, len(knots) - 1)
-    share = max(context - knots[low], 0.0) / (knots[high] - knots[low] if high > low else 1.0)
+    low, high, share = _cell(knots, step.decode_context_tokens / step.decode_sequences)
     first = step.decode_sequences * len(knots)
     total_s = 0.0
     for kernel in range(len(decode)):
         start, end = decode[kernel, first + low], decode[kernel, first + high]
-        launch_s = max(start.launch_s + (end.launch_s - start.launch_s) * share, 0.0)
-        compute_s = max(start.compute_s + (end.compute_s - start.compute_s) * share, 0.0)
-        memory_s = max(start.memory_s + (end.memory_s - start.memory_s) * share, 0.0)
-        sync_s = max(start.sync_s + (end.sync_s - start.sync_s) * share, 0.0)
-        total_s += start.weight * _join(launch_s, compute_s, memory_s, sync_s, start.exponent)
+        total_s += start.weight * _join(
+            max(_between(start.launch_s, end.launch_s, share), 0.0),
+            max(_between(start.compute_s, end.compute_s, share), 0.0),
+            max(_between(start.memory_s, end.memory_s, share), 0.0),
+            max(_between(start.sync_s, end.sync_s, share), 0.0),
+            start.exponent,
+        )
     return total_s
 
 
 @compiled
-def _prefill_seconds(step: Records, prefill: Records) -> float:
-    """Seconds of prefill attention: linear in pairs, tokens and keys read at the rates of the step's prefill tokens."""
-    tokens, pairs, context = step.prefill_tokens, step.prefill_pairs, step.prefill_context_tokens
+def _prefill_seconds(step: Records, prefill: Records, token_knots: Floats, keys_knots: Floats) -> float:
+    """Seconds of prefill attention: terms interpolated in tokens and in the mean keys of a query, then joined."""
+    few, many, token_share = _cell(token_knots, float(step.prefill_tokens))
+    low, high, keys_share = _cell(keys_knots, step.prefill_pairs / step.prefill_tokens)
+    first, second = few * len(keys_knots), many * len(keys_knots)
     total_s = 0.0
     for kernel in range(len(prefill)):
-        rate = prefill[kernel, tokens]
-        memory_s = pairs * rate.memory_s_per_pair + tokens * rate.memory_s_per_token + context * rate.memory_s_per_context_token
-        total_s += rate.weight * _join(rate.launch_s, pairs * rate.compute_s_per_pair, memory_s, 0.0, rate.exponent)
+        a, b, c, d = (
+            prefill[kernel, first + low],
+            prefill[kernel, first + high],
+            prefill[kernel, second + low],
+            prefill[kernel, second + high],
+        )
+        total_s += a.weight * _join(
+            _corner(a.launch_s, b.launch_s, c.launch_s, d.launch_s, keys_share, token_share),
+            _corner(a.compute_s, b.compute_s, c.compute_s, d.compute_s, keys_share, token_share),
+            _corner(a.memory_s, b.memory_s, c.memory_s, d.memory_s, keys_share, token_share),
+            _corner(a.sync_s, b.sync_s, c.sync_s, d.sync_s, keys_share, token_share),
+            a.exponent,
+        )
     return total_s
+
+
+@compiled
+def _cell(knots: Floats, value: float) -> tuple[int, int, float]:
+    """Return the knots around a value and its place between them; the last interval also serves what lies beyond it."""
+    low, beyond = 0, max(len(knots) - 1, 1)
+    while beyond - low > 1:
+        middle = (low + beyond) // 2
+        if knots[middle] <= value:
+            low = middle
+        else:
+            beyond = middle
+    high = min(low + 1, len(knots) - 1)
+    return low, high, max(value - knots[low], 0.0) / (knots[high] - knots[low] if high > low else 1.0)
+
+
+@compiled
+def _between(start: float, end: float, share: float) -> float:
+    return start + (end - start) * share
+
+
+@compiled
+def _corner(few_low: float, few_high: float, many_low: float, many_high: float, keys_share: float, token_share: float) -> float:
+    few, many = few_low + (few_high - few_low) * keys_share, many_low + (many_high - many_low) * keys_share
+    return max(few + (many - few) * token_share, 0.0)
 
 
 @compiled

@@ -24,12 +24,6 @@ Counts = npt.NDArray[np.int64]
 Records = Any
 """A structured array, or one record of it; the type checker knows no named fields of arrays."""
 
-PREFILL_TERMS = (
-    "compute_s_per_pair", "memory_s_per_pair", "memory_s_per_token", "memory_s_per_context_token",
-    "launch_s", "bytes_per_pair", "bytes_per_token", "bytes_per_context_token",
-)  # fmt: skip
-"""Columns of `StepTable.prefill_terms` for each kernel."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedKernel:
@@ -123,7 +117,7 @@ def price_kernels(table: StepTable, steps: pa.Table, *, kernel_factors: Mapping[
             terms, rows = _decode_terms(table, name, shapes), np.arange(steps.num_rows)
         else:
             terms, rows = _prefill_terms(table, name, shapes), np.arange(steps.num_rows)
-        fields: dict[str, Any] = {key: value for key, value in entry.items() if key not in ("calls_count", "source")}
+        fields: dict[str, Any] = {key: value for key, value in entry.items() if key in PricedKernel.__dataclass_fields__}
         yield PricedKernel(weight=entry["calls_count"] * factors.get(name, 1.0), row=rows, **fields, **terms)
 
 
@@ -173,40 +167,33 @@ def _decode_terms(table: StepTable, kernel: str, shapes: dict[str, Counts]) -> d
     in a straight line beyond the last (never below 0), and nothing where no sequence decodes.
     """
     sequences = shapes["decode_sequences"]
-    busy = sequences > 0
-    context = shapes["decode_context_tokens"] / np.maximum(sequences, 1)
-    knots = decode_knots(table)
-    low = np.clip(np.searchsorted(knots, context, side="right") - 1, 0, max(len(knots) - 2, 0))
-    high = np.minimum(low + 1, len(knots) - 1)
-    gap = np.where(high > low, knots[high] - knots[low], 1.0)  # with a single knot both ends are the same
-    share = np.maximum(context - knots[low], 0.0) / gap
+    knots = table.context_knots
+    low, high, share = _cells(knots, shapes["decode_context_tokens"] / np.maximum(sequences, 1))
     terms: dict[str, Floats] = {}
     for name, column in _columns(table.decode_terms, kernel, TERMS).items():
         grid = column.reshape(-1, len(knots))
         start = grid[sequences, low]
-        terms[name] = np.maximum(start + (grid[sequences, high] - start) * share, 0.0) * busy
+        terms[name] = np.maximum(start + (grid[sequences, high] - start) * share, 0.0) * (sequences > 0)
     return terms
 
 
-def decode_knots(table: StepTable) -> Floats:
-    """Return the context lengths at which decode terms are given [knots], ascending."""
-    first = table.decode_terms["sequences"].to_numpy() == 0
-    return np.asarray(table.decode_terms["context_tokens"].to_numpy()[first], dtype=np.float64)
+def _prefill_terms(table: StepTable, kernel: str, shapes: dict[str, Counts]) -> dict[str, Floats]:
+    """Terms of a prefill kernel for each step: interpolated in tokens and in the mean keys of a query, as decode's are."""
+    tokens = shapes["prefill_tokens"]
+    few, many, token_share = _cells(table.token_knots, tokens.astype(np.float64))
+    low, high, keys_share = _cells(table.keys_knots, shapes["prefill_pairs"] / np.maximum(tokens, 1))
+    terms: dict[str, Floats] = {}
+    for name, column in _columns(table.prefill_terms, kernel, TERMS).items():
+        grid = column.reshape(len(table.token_knots), -1)
+        start = grid[few, low] + (grid[few, high] - grid[few, low]) * keys_share
+        end = grid[many, low] + (grid[many, high] - grid[many, low]) * keys_share
+        terms[name] = np.maximum(start + (end - start) * token_share, 0.0) * (tokens > 0)
+    return terms
 
 
-def _prefill_terms(table: StepTable, kernel: str, shapes: dict[str, Counts]) -> dict[str, Any]:
-    """Terms of a prefill kernel for each step: linear in pairs, tokens and keys read at the rates of the step's prefill tokens."""
-    tokens, pairs, context = shapes["prefill_tokens"], shapes["prefill_pairs"], shapes["prefill_context_tokens"]
-    rates = {name: column[tokens] for name, column in _columns(table.prefill_terms, kernel, PREFILL_TERMS).items()}
-    return {
-        "compute_s": pairs * rates["compute_s_per_pair"],
-        "memory_s": _by_amount(rates, "memory_s", pairs, tokens, context),
-        "launch_s": rates["launch_s"] * (tokens > 0),
-        "sync_s": np.zeros(len(tokens)),
-        "bytes": _by_amount(rates, "bytes", pairs, tokens, context),
-    }
-
-
-def _by_amount(rates: dict[str, Floats], term: str, pairs: Counts, tokens: Counts, context: Counts) -> Floats:
-    per_pair, per_token, per_context = (rates[f"{term}_per_{unit}"] for unit in ("pair", "token", "context_token"))
-    return np.asarray(pairs * per_pair + tokens * per_token + context * per_context)
+def _cells(knots: Floats, values: Floats) -> tuple[Counts, Counts, Floats]:
+    """Return the knots around each value and its place between them: below the first 0, beyond the last above 1."""
+    low = np.clip(np.searchsorted(knots, values, side="right") - 1, 0, max(len(knots) - 2, 0))
+    high = np.minimum(low + 1, len(knots) - 1)
+    gap = np.where(high > low, knots[high] - knots[low], 1.0)  # with a single knot both ends are the same
+    return low, high, np.maximum(values - knots[low], 0.0) / gap

@@ -37,7 +37,6 @@ STEPS_SCHEMA = pa.schema(
         pa.field("decode_context_tokens", pa.int64(), nullable=False),  # sum over decode sequences of keys attended
         pa.field("prefill_tokens", pa.int64(), nullable=False),
         pa.field("prefill_pairs", pa.int64(), nullable=False),  # sum over chunks of causal (query, key) pairs
-        pa.field("prefill_context_tokens", pa.int64(), nullable=False),  # sum over chunks of keys read
         pa.field("recomputed_tokens", pa.int64(), nullable=False),  # of prefill_tokens, those computed before a preemption
         pa.field("output_tokens", pa.int64(), nullable=False),  # tokens emitted at the step's end
         pa.field("captured_tokens", pa.int64(), nullable=False),  # size of the replayed graph, 0 = eager
@@ -51,7 +50,7 @@ STEPS_SCHEMA = pa.schema(
 
 SHAPE_COLUMNS = (
     "tokens", "sequences", "decode_sequences", "decode_context_tokens",
-    "prefill_tokens", "prefill_pairs", "prefill_context_tokens",
+    "prefill_tokens", "prefill_pairs",
 )  # fmt: skip
 """The columns of STEPS_SCHEMA that decide what a step costs."""
 

@@ -69,11 +69,6 @@ class _Chunk:
     def keys_of_each_token(self, window: int) -> list[int]:
         return [min(position, window) for position in range(self.before + 1, self.before + self.tokens + 1)]
 
-    def keys_read(self, window: int) -> int:
-        """Keys that any of the chunk's tokens attends to: from the first token's window to the last token."""
-        oldest = max(0, self.before + 1 - window)
-        return self.before + self.tokens - oldest
-
     @property
     def recomputed(self) -> int:
         return len(range(self.before, min(self.before + self.tokens, self.request.reached)))
@@ -197,7 +192,6 @@ def _counts(chunks: list[_Chunk], engine: _Engine) -> dict[str, Any]:
         "decode_context_tokens": sum(sum(chunk.keys_of_each_token(window)) for chunk in decodes),
         "prefill_tokens": sum(chunk.tokens for chunk in prefills),
         "prefill_pairs": sum(sum(chunk.keys_of_each_token(window)) for chunk in prefills),
-        "prefill_context_tokens": sum(chunk.keys_read(window) for chunk in prefills),
         "recomputed_tokens": sum(chunk.recomputed for chunk in prefills),
         "running": len(engine.running),
         "waiting": len(engine.waiting),
@@ -216,8 +210,8 @@ class _Prices:
         parts = (table.token_terms, table.sequence_terms, table.decode_terms, table.prefill_terms)
         self.column = {name: part[name].to_pylist() for part in parts for name in part.column_names if "." in name}
         self.captured = table.capture["captured_tokens"].to_pylist()
-        pairs = zip(table.decode_terms["sequences"].to_pylist(), table.decode_terms["context_tokens"].to_pylist(), strict=True)
-        self.knots = [knot for sequences, knot in pairs if sequences == 0]
+        self.context_knots = sorted(set(table.decode_terms["context_tokens"].to_pylist()))
+        self.token_knots, self.keys_knots = (sorted(set(table.prefill_terms[name].to_pylist())) for name in ("tokens", "keys_tokens"))
 
     def price(self, step: dict[str, Any]) -> dict[str, Any]:
         phase_start = (self.table.limits.max_batched_tokens + 1) * (step["prefill_tokens"] > 0)
@@ -245,22 +239,28 @@ class _Prices:
         return tuple(self.column[f"{kernel}.{term}"][row] for term in ("launch_s", "compute_s", "memory_s", "sync_s"))
 
     def _decode(self, kernel: str, step: dict[str, Any]) -> tuple[float, ...]:
-        knots, first = self.knots, step["decode_sequences"] * len(self.knots)
-        context = step["decode_context_tokens"] / step["decode_sequences"]
-        low = min(max(bisect_right(knots, context) - 1, 0), max(len(knots) - 2, 0))
-        start = self._row(kernel, first + low)
-        if len(knots) == 1 or context <= knots[0]:
-            return start
-        end = self._row(kernel, first + low + 1)
-        share = (context - knots[low]) / (knots[low + 1] - knots[low])
-        return tuple(max(0.0, a + (b - a) * share) for a, b in zip(start, end, strict=True))
+        return self._on_line(kernel, step["decode_sequences"], self.context_knots, step["decode_context_tokens"] / step["decode_sequences"])
 
     def _prefill(self, kernel: str, step: dict[str, Any]) -> tuple[float, ...]:
-        tokens, pairs, context = (step[f"prefill_{name}"] for name in ("tokens", "pairs", "context_tokens"))
-        rates = ("launch_s", "compute_s_per_pair", "memory_s_per_pair", "memory_s_per_token", "memory_s_per_context_token")
-        rate = {name: self.column[f"{kernel}.{name}"][tokens] for name in rates}
-        memory_s = pairs * rate["memory_s_per_pair"] + tokens * rate["memory_s_per_token"] + context * rate["memory_s_per_context_token"]
-        return rate["launch_s"], pairs * rate["compute_s_per_pair"], memory_s, 0.0
+        keys, tokens, knots = step["prefill_pairs"] / step["prefill_tokens"], step["prefill_tokens"], self.token_knots
+        low = min(max(bisect_right(knots, tokens) - 1, 0), max(len(knots) - 2, 0))
+        start = self._on_line(kernel, low, self.keys_knots, keys, clipped=False)
+        if len(knots) == 1 or tokens <= knots[0]:
+            return tuple(max(0.0, a) for a in start)
+        end = self._on_line(kernel, low + 1, self.keys_knots, keys, clipped=False)
+        share = (tokens - knots[low]) / (knots[low + 1] - knots[low])
+        return tuple(max(0.0, a + (b - a) * share) for a, b in zip(start, end, strict=True))
+
+    def _on_line(self, kernel: str, line: int, knots: list[float], place: float, *, clipped: bool = True) -> tuple[float, ...]:
+        """Terms on one line of a grid, between the knots around a place on it."""
+        low = min(max(bisect_right(knots, place) - 1, 0), max(len(knots) - 2, 0))
+        start = self._row(kernel, line * len(knots) + low)
+        if len(knots) == 1 or place <= knots[0]:
+            return start
+        end = self._row(kernel, line * len(knots) + low + 1)
+        share = (place - knots[low]) / (knots[low + 1] - knots[low])
+        found = tuple(a + (b - a) * share for a, b in zip(start, end, strict=True))
+        return tuple(max(0.0, term) for term in found) if clipped else found
 
 
 def _time(terms: tuple[float, ...], exponent: float) -> float:

@@ -5,11 +5,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from replay.lowering.op_graph import AttentionShape, Axis, CollectiveShape, ElementwiseShape, MatmulShape, OpGraph, Shape
-from replay.specs.knobs import Stage
+from replay.lowering.op_graph import (
+    ATTENTION_PHASES,
+    AttentionShape,
+    Axis,
+    CollectiveShape,
+    ElementwiseShape,
+    ExpertsShape,
+    MatmulShape,
+    OpGraph,
+    Shape,
+)
+from replay.specs.knobs import Phase, Stage
 
-FORMAT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0}
-"""Bytes of one value of a number format."""
+FORMAT_BYTES = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "fp8_block": 1.0,
+    "int8": 1.0,
+    "int4": 0.5 + 2.0 / 128.0,
+    "nvfp4": 0.5 + 1.0 / 16.0,
+}
+"""Bytes of one value of a number format, its share of scales included (int4: 16 bit for 128 values; nvfp4: 8 bit for 16)."""
+MATRIX_RATES = {"fp8": "fp8", "fp8_block": "fp8", "int8": "int8", "nvfp4": "fp4"}
+"""Formats that both operands of a product may have -> the matrix rate it then runs at; all others are widened to 16 bit."""
+
+UNFUSED_KERNELS = 3
+"""Unfused attention: scores, softmax and weighted sum are kernels of their own."""
+EXPERT_KERNELS = 5
+"""A mixture of experts: sorting rows by expert, two grouped products, the activation between them, the weighted sum (vLLM's fused_moe)."""
 
 Backend = Literal["matrix", "vector"]
 
@@ -48,17 +74,56 @@ class Kernel:
     calls_count: int
     weights_format: str = "bf16"
     activations_format: str = "bf16"
-    compute_format: str = "bf16"
-    """Format whose matrix rate applies."""
     backends: tuple[BackendBin, ...] = ()
-    """For matrix multiplies: covers every (phase, row) once."""
+    """For matrix multiplies and experts: covers every (phase, row) once."""
     kv_format: str = "bf16"
     attention_backend: Literal["flash", "unfused"] = "flash"
+
+    @property
+    def weights_count(self) -> int:
+        """Weights that one call may read, all experts included; 0 where there are none."""
+        if isinstance(self.shape, MatmulShape):
+            return self.shape.columns * self.shape.depth
+        return self.shape.experts_count * self.shape.expert_weights if isinstance(self.shape, ExpertsShape) else 0
+
+    @property
+    def weights_bytes(self) -> float:
+        """Bytes of `weights_count`."""
+        return self.weights_count * FORMAT_BYTES[self.weights_format]
+
+    @property
+    def launches_count(self) -> int:
+        """Kernel launches of a step's calls."""
+        return self.calls_count * self._launches_of_a_call
+
+    @property
+    def _launches_of_a_call(self) -> int:
+        if self.phase is not None:
+            return UNFUSED_KERNELS if self.attention_backend == "unfused" else 1
+        if isinstance(self.shape, ExpertsShape):
+            return EXPERT_KERNELS
+        return 2 if self.activations_format in MATRIX_RATES else 1  # the kernel that narrows activations, and the product
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it is one matrix multiply."""
+        return isinstance(self.shape, MatmulShape)
+
+    @property
+    def phase(self) -> Phase | None:
+        """The phase of attention; None for what runs in both."""
+        return ATTENTION_PHASES.get(self.axis)
 
     @property
     def matmul(self) -> MatmulShape:
         """The shape of a matrix multiply."""
         assert isinstance(self.shape, MatmulShape)
+        return self.shape
+
+    @property
+    def experts(self) -> ExpertsShape:
+        """The shape of a mixture of experts."""
+        assert isinstance(self.shape, ExpertsShape)
         return self.shape
 
     @property

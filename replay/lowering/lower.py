@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from replay.errors import SpecError
-from replay.lowering.op_graph import AttentionShape, Axis, CollectiveShape, ElementwiseShape, MatmulShape, Op, OpGraph, Shape
-from replay.specs.model import ModelSpec
+from replay.lowering.op_graph import (
+    ATTENTION_PHASES,
+    AttentionShape,
+    Axis,
+    CollectiveShape,
+    ElementwiseShape,
+    ExpertsShape,
+    MatmulShape,
+    Op,
+    OpGraph,
+    Shape,
+)
+from replay.specs.model import ExpertsSpec, ModelSpec
 
 
 def lower(model: ModelSpec, *, ranks: int) -> OpGraph:
@@ -67,8 +78,8 @@ def _attention_block(builder: _Builder) -> None:
     builder.add("rope", "rope", _elementwise(queries + keys, queries + keys), inputs=rope_inputs)
     builder.add("kv_write", "rope", _elementwise(2 * keys, 2 * keys), inputs=("rope", "v_proj"))
     shape = AttentionShape(query_heads=model.query_heads // ranks, kv_heads=_local_kv_heads(model, ranks), head_size=model.head_size)
-    for phase in ("prefill", "decode"):
-        builder.add(f"attention_{phase}", "attention", shape, inputs=("rope", "kv_write"), axis="attention")
+    for axis, phase in ATTENTION_PHASES.items():
+        builder.add(f"attention_{phase}", "attention", shape, inputs=("rope", "kv_write"), axis=axis)  # type: ignore[arg-type]
     projected = ("attention_prefill", "attention_decode")
     builder.add("o_proj", "output_proj", MatmulShape(columns=hidden, depth=queries), inputs=projected)
     summed = builder.all_reduce("attention_all_reduce", "o_proj")
@@ -76,33 +87,33 @@ def _attention_block(builder: _Builder) -> None:
 
 
 def _feed_forward_block(builder: _Builder) -> None:
-    model, ranks = builder.model, builder.ranks
-    hidden = model.hidden_size
+    model, hidden = builder.model, builder.model.hidden_size
     builder.add("mlp_norm", "norm", _elementwise(hidden, hidden), inputs=("attention_residual",))
-    experts = model.experts
-    if experts is None:
-        layer_type, width, count, per_row = "mlp", model.intermediate_size // ranks, 1, 1
-        source = "mlp_norm"
-    else:
-        layer_type, width = "moe", experts.intermediate_size // ranks
-        count, per_row = experts.experts_count, experts.experts_per_token
-        builder.add("router", "moe", MatmulShape(columns=count, depth=hidden), inputs=("mlp_norm",))
-        builder.add("route", "moe", _elementwise(count, 2 * per_row, 4.0), inputs=("router",))
-        source = "route"
-    for name in ("gate_proj", "up_proj"):
-        shape = MatmulShape(columns=width, depth=hidden, experts_count=count, experts_per_row=per_row)
-        builder.add(name, layer_type, shape, inputs=(source,))
-    rows = width * per_row
-    builder.add("activation", layer_type, _elementwise(rows, rows), inputs=("gate_proj",))
-    builder.add("gate_product", layer_type, _elementwise(2 * rows, rows), inputs=("activation", "up_proj"))
-    shape = MatmulShape(columns=hidden, depth=width, experts_count=count, experts_per_row=per_row)
-    builder.add("down_proj", layer_type, shape, inputs=("gate_product",))
-    source = "down_proj"
-    if experts is not None:
-        builder.add("combine", "moe", _elementwise(hidden * per_row, hidden), inputs=(source,))
-        source = "combine"
+    source = _dense_block(builder) if model.experts is None else _experts_block(builder, model.experts)
     summed = builder.all_reduce("mlp_all_reduce", source)
     builder.add("mlp_residual", "residual", _elementwise(2 * hidden, hidden), inputs=(summed,))
+
+
+def _dense_block(builder: _Builder) -> str:
+    """Append the gated feed-forward block; return whose result to read."""
+    hidden, width = builder.model.hidden_size, builder.model.intermediate_size // builder.ranks
+    for name in ("gate_proj", "up_proj"):
+        builder.add(name, "mlp", MatmulShape(columns=width, depth=hidden), inputs=("mlp_norm",))
+    builder.add("activation", "mlp", _elementwise(width, width), inputs=("gate_proj",))
+    builder.add("gate_product", "mlp", _elementwise(2 * width, width), inputs=("activation", "up_proj"))
+    builder.add("down_proj", "mlp", MatmulShape(columns=hidden, depth=width), inputs=("gate_product",))
+    return "down_proj"
+
+
+def _experts_block(builder: _Builder, experts: ExpertsSpec) -> str:
+    """Append routing and experts; return whose result to read."""
+    hidden, count, per_row = builder.model.hidden_size, experts.experts_count, experts.experts_per_token
+    builder.add("router", "moe", MatmulShape(columns=count, depth=hidden), inputs=("mlp_norm",))
+    builder.add("route", "moe", _elementwise(count, 2 * per_row, 4.0), inputs=("router",))
+    width = experts.intermediate_size // builder.ranks
+    shape = ExpertsShape(hidden=hidden, width=width, experts_count=count, experts_per_row=per_row)
+    builder.add("experts", "moe", shape, inputs=("route", "mlp_norm"))
+    return "experts"
 
 
 def _head(builder: _Builder) -> None:

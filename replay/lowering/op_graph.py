@@ -9,17 +9,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Axis = Literal["tokens", "sequences", "attention"]
+from replay.specs.knobs import Phase
+
+Axis = Literal["tokens", "sequences", "prefill_attention", "decode_attention"]
+"""What a step's work is counted in: all its tokens, its sequences, or the queries and keys of one phase."""
+ATTENTION_PHASES: dict[str, Phase] = {"prefill_attention": "prefill", "decode_attention": "decode"}
+"""Axes of attention -> phase."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulShape:
-    """[rows, depth] x [depth, columns]; with experts, each row goes to `experts_per_row` of `experts_count` such weights."""
+    """[rows, depth] x [depth, columns]."""
 
     columns: int
     depth: int
-    experts_count: int = 1
-    experts_per_row: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsShape:
+    """A mixture of experts: each row runs through `experts_per_row` of `experts_count` gated feed-forward blocks, and is summed up."""
+
+    hidden: int
+    width: int
+    """Columns of one expert, on this rank."""
+    experts_count: int
+    experts_per_row: int
+
+    @property
+    def expert_weights(self) -> int:
+        """Weights of one expert: gate, up and down."""
+        return 3 * self.hidden * self.width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +68,7 @@ class CollectiveShape:
     kind: Literal["all_reduce", "all_gather"]
 
 
-Shape = MatmulShape | ElementwiseShape | AttentionShape | CollectiveShape
+Shape = MatmulShape | ExpertsShape | ElementwiseShape | AttentionShape | CollectiveShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

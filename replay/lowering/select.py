@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from replay.lowering.fuse import Group, fuse
-from replay.lowering.kernel_plan import FORMAT_BYTES, Backend, BackendBin, Decision, Kernel, KernelPlan
+from replay.lowering.kernel_plan import FORMAT_BYTES, MATRIX_RATES, Backend, BackendBin, Decision, Kernel, KernelPlan
 from replay.lowering.lower import lower
-from replay.lowering.op_graph import AttentionShape, ElementwiseShape, MatmulShape
+from replay.lowering.op_graph import ATTENTION_PHASES, ElementwiseShape, ExpertsShape, MatmulShape, Op
 from replay.specs.hardware import HardwareSpec
 from replay.specs.knobs import PHASES
 from replay.specs.mapping import MappingSpec
@@ -36,7 +36,6 @@ def plan_kernels(model: ModelSpec, hardware: HardwareSpec, mapping: MappingSpec)
 class _Formats:
     weights: str
     activations: str
-    compute: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,70 +47,68 @@ class _Selector:
 
     def select(self, group: Group) -> list[Kernel]:
         """Return the kernels of a fusion group: transforms it needs first, then the kernel itself."""
-        op, members = group
-        if isinstance(op.shape, MatmulShape):
-            return self._matmul(group)
+        op, _ = group
+        if isinstance(op.shape, MatmulShape | ExpertsShape):
+            return self._product(group, op.shape)
         kv_format = self._kv_format()
-        if isinstance(op.shape, AttentionShape):
-            phase = op.name.removeprefix("attention_")
+        if op.axis in ATTENTION_PHASES:
+            phase = ATTENTION_PHASES[op.axis]
             backend = str(self.mapping.value("attention.backend", layer="attention", phase=phase))
             self._decide("attention.backend", f"@{phase}", backend, backend, None)
-            kernel = self._kernel(group, kv_format=kv_format, attention_backend=backend)
-            return [kernel]
-        return [self._kernel((op, members), kv_format=kv_format)]
+            return [self._kernel(group, kv_format=kv_format, attention_backend=backend)]
+        return [self._kernel(group, kv_format=kv_format)]
 
-    def _matmul(self, group: Group) -> list[Kernel]:
+    def _product(self, group: Group, shape: MatmulShape | ExpertsShape) -> list[Kernel]:
+        """Return a product; narrowing its activations is part of it, for that is how such kernels are timed and priced."""
         op, _ = group
-        shape = op.shape
-        assert isinstance(shape, MatmulShape)
         formats = self._formats(op.layer_type)
         transforms = []
         if self.mapping.value("layout.activations", layer=op.layer_type) == "column_major":
             reason = "kernels read row-major activations: a transposing kernel runs before each product"
             self._decide("layout.activations", f"@{op.layer_type}", "column_major", "row_major after a transform", reason)
-            transforms.append(self._transform(group, "transpose", 2.0, 2.0))
-        if FORMAT_BYTES[formats.activations] < FORMAT_BYTES["bf16"]:
-            transforms.append(self._transform(group, "quantise", 2.0, FORMAT_BYTES[formats.activations]))
+            transforms.append(self._transpose(op, shape.depth if isinstance(shape, MatmulShape) else shape.hidden))
         kernel = self._kernel(
             group,
             weights_format=formats.weights,
             activations_format=formats.activations,
-            compute_format=formats.compute,
             backends=self._backends(op.layer_type, shape, formats),
         )
         return [*transforms, kernel]
 
     def _formats(self, layer: str) -> _Formats:
-        """Return the effective formats of a layer type's matrix multiplies.
+        """Return the effective formats of a layer type's products.
 
-        A low-precision product needs both operands in that format and a native rate; otherwise weights are widened to 16 bit
-        while they are loaded (weight-only quantisation) and the product runs at the 16-bit rate.
+        A low-precision product needs both operands in one such format and a matrix rate for it; otherwise weights are widened
+        to 16 bit while they are loaded (weight-only quantisation) and the product runs at the 16-bit rate. A 32-bit checkpoint
+        is loaded in 16 bit, as servers do; activations follow an 8-bit checkpoint where the device can.
         """
-        base = "bf16" if self.model.weights_format in ("fp32", "fp8") else self.model.weights_format
+        checkpoint = "bf16" if self.model.weights_format == "fp32" else self.model.weights_format
+        base = checkpoint if checkpoint in ("bf16", "fp16") else "bf16"
         asked_weights = str(self.mapping.value("formats.weights", layer=layer))
         asked = str(self.mapping.value("formats.activations", layer=layer))
-        weights = self.model.weights_format if asked_weights == "model" else asked_weights
-        activations = base if asked == "model" else asked
+        weights = checkpoint if asked_weights == "model" else asked_weights
+        follows = asked == "model" and weights == checkpoint and MATRIX_RATES.get(weights) in self.hardware.matrix_flops_per_s
+        activations = (weights if follows else base) if asked == "model" else asked
         reason = None
-        if FORMAT_BYTES[activations] < FORMAT_BYTES["bf16"]:
-            if activations not in self.hardware.matrix_flops_per_s:
-                reason = f"{self.hardware.name} has no {activations} matrix rate"
+        if activations in MATRIX_RATES:
+            if MATRIX_RATES[activations] not in self.hardware.matrix_flops_per_s:
+                reason = f"{self.hardware.name} has no {MATRIX_RATES[activations]} matrix rate"
             elif weights != activations:
                 reason = f"the weights are {weights}, and a product needs both operands in one format"
         effective = base if reason else activations
         self._decide("formats.weights", f"@{layer}", weights, weights, None)
         self._decide("formats.activations", f"@{layer}", activations, effective, reason)
-        compute = effective if effective in self.hardware.matrix_flops_per_s else "bf16"
-        return _Formats(weights=weights, activations=effective, compute=compute)
+        return _Formats(weights=weights, activations=effective)
 
-    def _backends(self, layer: str, shape: MatmulShape, formats: _Formats) -> tuple[BackendBin, ...]:
+    def _backends(self, layer: str, shape: MatmulShape | ExpertsShape, formats: _Formats) -> tuple[BackendBin, ...]:
         rows_to = max(self.mapping.count("batching.max_batched_tokens"), self.mapping.count("batching.max_running"))
-        problem = _misalignment(shape, formats)
+        grouped = isinstance(shape, ExpertsShape)
+        problem = _misalignment(shape, formats) if isinstance(shape, MatmulShape) else "grouped products run on matrix units only"
         bins = []
         for index, phase in ((0, PHASES[1]), (1, PHASES[0])):
             spans = self.mapping.row_bins("gemm.backend", layer=layer, phase=phase, rows_to=rows_to)
             for first, last, asked in spans:
-                effective: Backend = "vector" if asked == "vector" or problem else "matrix"
+                effective: Backend = "vector" if not grouped and (asked == "vector" or problem) else "matrix"
                 where = f"@{layer}.{phase}" + ("" if (first, last) == (1, rows_to) else f"[rows {first}-{last}]")
                 self._decide("gemm.backend", where, str(asked), effective, problem if effective != asked else None)
                 bins.append(BackendBin(phase=index, first_row=first, last_row=last, backend=effective))
@@ -119,21 +116,17 @@ class _Selector:
 
     def _kv_format(self) -> str:
         asked = str(self.mapping.value("formats.kv"))
-        fallback = "bf16" if self.model.weights_format in ("fp32", "fp8") else self.model.weights_format
+        fallback = self.model.weights_format if self.model.weights_format in ("bf16", "fp16") else "bf16"
         effective = fallback if asked == "model" else asked
         self._decide("formats.kv", "", effective, effective, None)
         return effective
 
-    def _transform(self, group: Group, what: str, read_bytes: float, written_bytes: float) -> Kernel:
-        op, _ = group
-        assert isinstance(op.shape, MatmulShape)
-        elements = op.shape.depth * op.shape.experts_per_row
-        shape = ElementwiseShape(read_elements=elements, written_elements=elements, element_bytes=(read_bytes + written_bytes) / 2)
+    def _transpose(self, op: Op, elements: int) -> Kernel:
         return Kernel(
-            id=f"{what}_{op.name}",
+            id=f"transpose_{op.name}",
             layer_type="transform",
-            ops=(f"{what}:{op.name}",),
-            shape=shape,
+            ops=(f"transpose:{op.name}",),
+            shape=ElementwiseShape(read_elements=elements, written_elements=elements),
             axis=op.axis,
             calls_count=op.calls_count,
         )

@@ -57,6 +57,12 @@ class FamilyCalibration:
     residual: ResidualSpec | None
     error: ErrorFigures
 
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> FamilyCalibration:
+        """Return the record of a checked JSON form."""
+        residual = None if document["residual"] is None else _residual(document["residual"])
+        return cls(**{**document, "residual": residual, "error": ErrorFigures(**document["error"])})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationDocument:
@@ -75,16 +81,7 @@ class CalibrationDocument:
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> CalibrationDocument:
         """Return the record of a checked JSON form."""
-        families = tuple(
-            FamilyCalibration(
-                **{
-                    **family,
-                    "residual": None if family["residual"] is None else _residual(family["residual"]),
-                    "error": ErrorFigures(**family["error"]),
-                }
-            )
-            for family in document["families"]
-        )
+        families = tuple(FamilyCalibration.from_document(family) for family in document["families"])
         return cls(hardware=document["hardware"], families=families, split=document["split"])
 
     def find(self, family: str, variant: str, stack: str | None) -> FamilyCalibration | None:

@@ -2,37 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from replay.provenance import digest_document
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmCalibration:
-    """Parameters of the GEMM model, fitted on measured kernels of the device or carried over (`source` says which)."""
-
-    floor_s: float
-    compute_efficiency_ratio: float
-    memory_efficiency_ratio: float
-    step_latency_s: float
-    """Latency of one 64-deep step over the reduction dimension when a unit holds a single tile."""
-    overlap_exponent: float
-    """p of the p-norm that joins execution and memory time (infinity = the larger one)."""
-    split_combine_s: float
-    wave_smoothness_ratio: float
-    """Share of the wave count that is rounded up (1 = hard waves)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionCalibration:
-    """Parameters of the prefill and decode attention models."""
-
-    decode_floor_s: float
-    decode_memory_efficiency_ratio: float
-    decode_combine_s: float
-    prefill_floor_s: float
-    prefill_compute_efficiency_ratio: float
+from replay.provenance import canonical_json, digest_document
+from replay.specs.calibration import FamilyCalibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +27,16 @@ class LinkSpec:
     bytes_per_s: float
     """One direction, per accelerator."""
     latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelFit:
+    """A calibrated kernel family and the device that its timings were taken on."""
+
+    hardware: str
+    units_count: int
+    """Units of that device: decisions of its kernels (waves, splits) were made for them."""
+    fit: FamilyCalibration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +62,9 @@ class HardwareSpec:
     link: LinkSpec
     host_link_bytes_per_s: float
     host: HostCosts
-    gemm: GemmCalibration
-    attention: AttentionCalibration
-    elementwise_floor_s: float
-    elementwise_memory_efficiency_ratio: float
-    calibration: str
-    """`calibrated` where the fitted parameters come from this device's kernels, else `datasheet`."""
     sources: dict[str, str]
+    kernels: tuple[KernelFit, ...] = ()
+    """Calibrated kernel families: the device's own, then those of devices like it for what it has none of."""
 
     @property
     def reference_flops_per_s(self) -> float:
@@ -92,15 +73,17 @@ class HardwareSpec:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form that is digested and embedded in bundles."""
-        return asdict(self)
+        document: dict[str, Any] = json.loads(canonical_json(asdict(self)))
+        return document
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> HardwareSpec:
         """Return the spec of a JSON form made by `to_document`."""
         fields = dict(document)
-        nested = {"link": LinkSpec, "host": HostCosts, "gemm": GemmCalibration, "attention": AttentionCalibration}
-        for key, record in nested.items():
-            fields[key] = record(**fields[key])
+        fields["link"], fields["host"] = LinkSpec(**fields["link"]), HostCosts(**fields["host"])
+        fields["kernels"] = tuple(
+            KernelFit(**{**entry, "fit": FamilyCalibration.from_document(entry["fit"])}) for entry in fields.get("kernels", ())
+        )
         return cls(**fields)
 
     @property

@@ -35,7 +35,7 @@ class KnobDefinition:
     stage: Stage
     """The stage that owns the knob: the one whose invariant it can break."""
     values: str
-    """`bool`, `int:1..8` (bounds), `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model` or `a|b|c` (choices)."""
+    """`bool`, `int:1..8` (bounds), `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model`, `name|auto` or `a|b|c` (choices)."""
     default: Value
     revert_cost: RevertCost
     layers: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class Scope:
 
 EVERYWHERE = Scope()
 
-_FORMATS = "model|bf16|fp16|fp8|int8"
+_FORMATS = "model|bf16|fp16|fp8|fp8_block|int8|nvfp4"
 _GEMM = {"layers": GEMM_LAYERS, "phases": True, "rows": True}
 
 
@@ -113,15 +113,17 @@ def _knob(name: str, stage: Stage, values: str, default: Value, revert_cost: Rev
 KNOBS: dict[str, KnobDefinition] = {
     knob.name: knob
     for knob in (
-        _knob("formats.weights", "lowering", _FORMATS, "model", "requantise", layers=GEMM_LAYERS, reported_as="weight_format, quantization",
+        _knob("formats.weights", "lowering", _FORMATS + "|int4", "model", "requantise", layers=GEMM_LAYERS, reported_as="weight_format, quantization",
               meaning="number format of the weights; `model` = as in the checkpoint"),
         _knob("formats.activations", "lowering", _FORMATS, "model", "restart", layers=GEMM_LAYERS, reported_as="activation_format",
-              meaning="number format of a matrix multiply's other operand; `model` = 16 bit as the model computes"),
+              meaning="number format of a matrix multiply's other operand; `model` = 16 bit, or that of an 8-bit checkpoint where the device can"),
         _knob("formats.kv", "lowering", "model|bf16|fp16|fp8", "model", "restart", reported_as="kv_cache_dtype", meaning="number format of the key-value cache"),
         _knob("gemm.backend", "lowering", "matrix|vector", "matrix", "restart", **_GEMM, reported_as="gemm_backend, moe_backend",
               meaning="matrix units, or the vector units that need no alignment"),
         _knob("attention.backend", "lowering", "flash|unfused", "flash", "restart", phases=True, reported_as="attention_backend",
               meaning="one streaming kernel, or separate kernels that write the scores to memory"),
+        _knob("kernels.stack", "lowering", "name|auto", "auto", "rebuild", layers=LAYER_TYPES, reported_as="kernel library, backend version",
+              meaning="software stack whose timed kernels run (`vllm_0.24.0`); `auto` = the newest that the device is calibrated for"),
         _knob("fusion.qkv", "lowering", "bool", True, "rebuild", reported_as="fusion_boundaries", meaning="one matrix multiply for queries, keys and values"),
         _knob("fusion.gate_up", "lowering", "bool", True, "rebuild", reported_as="fusion_boundaries", meaning="one matrix multiply for the gate and up projections"),
         _knob("fusion.gated_activation", "lowering", "bool", True, "rebuild", reported_as="fusion_boundaries", meaning="activation and product in one kernel"),
@@ -208,6 +210,8 @@ def _accepts(values: str, value: object) -> tuple[bool, str]:
         return (whole and value >= 1) or value == word, f'a whole number >= 1 or "{word}"'  # type: ignore[operator]
     if values == "sizes":
         return _ascending(value), "an ascending list of whole numbers >= 1"
+    if values == "name|auto":
+        return isinstance(value, str) and bool(re.fullmatch(r"[a-z0-9][a-z0-9_.]*", value)), 'a name such as "vllm_0.24.0", or "auto"'
     if values.startswith("tile"):
         length = int(values[4])
         return value == "auto" or _tile(value, length), f'a list of {length} whole numbers >= 1 that are multiples of 8, or "auto"'

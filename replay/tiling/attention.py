@@ -1,127 +1,158 @@
-"""Attention over a paged cache: streaming tiles in prefill, split keys in decode (FlashAttention-2, Dao 2023; Flash-Decoding).
+"""Costs of attention of a kernel plan, by the calibrated families of a device.
 
-Prefill, tile (bq, bk), per pair of a query and a key over all query heads: matrix work at the calibrated rate **plus** one
-exponential a pair and head, or loading the key/value tile from the shared cache where that takes longer; scaled by the waves
-of query tiles. Decode: bytes of the keys and values (rounded up to the key tile) over the DRAM rate, or over the units that
-have work where they are fewer.
+A step may hold several prompts and many decoding sequences; what the step table knows of them are sums. They are priced as
+equal sequences: decoding ones of the mean context; prompts as one chunk behind a prefix where a query sees more keys than a
+prompt of that many tokens would give it, else as several prompts of the length that gives it as many.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from replay.lowering.kernel_plan import FORMAT_BYTES, Kernel
-from replay.specs.hardware import HardwareSpec
-from replay.specs.knobs import Value
-from replay.tiling.terms import Array, Terms
+from replay.lowering.kernel_plan import FORMAT_BYTES, UNFUSED_KERNELS, Kernel
+from replay.tiling.bins import AttentionBin
+from replay.tiling.families.decode_attention import SPLITS, DecodeAttention, decode_shapes
+from replay.tiling.families.decode_paths import PATHS, decode_paths
+from replay.tiling.families.family import Shapes
+from replay.tiling.families.prefill_attention import FULL_WINDOW, PrefillAttention, prefill_path, prefill_shapes
+from replay.tiling.library import UNCALIBRATED_ERROR_RATIO, Cost, KernelLibrary, KernelModel, in_order
+from replay.tiling.terms import Array
 
-PREFILL_TILE = (128, 64)
-DECODE_TILE = (64, 128)
-EXPONENTIALS_PER_CLOCK = 16.0
-"""Exponentials of one unit per clock (CUDA C++ Programming Guide, arithmetic throughput of special functions, 8.x and 9.0)."""
-SCORE_BYTES = 2.0 * 4
-"""Unfused attention writes and reads the scores, then the probabilities, in 16 bit: four passes per pair and head."""
-UNFUSED_KERNELS = 3
-"""Scores, probabilities, and their product with the values."""
-
-Tile = tuple[int, int]
+SCORE_BYTES = 2.0 * (4 + 2)
+"""Unfused attention per query head and (query, key) pair: 32-bit scores and 16-bit probabilities, each written and read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrefillTerms:
-    """Costs of one prefill attention call for each number of prefill tokens [tokens]."""
+class AttentionPricer:
+    """Prices one attention kernel where one tile and split hold."""
 
-    compute_s_per_pair: Array
-    memory_s_per_pair: Array
-    memory_s_per_token: Array
-    memory_s_per_context_token: Array
-    launch_s: Array
-    bytes_per_pair: Array
-    bytes_per_token: Array
-    bytes_per_context_token: Array
+    kernel: Kernel
+    bin_: AttentionBin
+    window: float
+    """Keys a query sees at most; infinite for full attention."""
+    library: KernelLibrary
+    stack: str
 
-    def columns(self, kernel: str) -> dict[str, Array]:
-        """Return the columns ``<kernel>.<term>`` of the prefill term table."""
-        return {f"{kernel}.{name}": getattr(self, name) for name in self.__slots__}
+    def prefill(self, tokens: Array, keys: Array) -> Cost:
+        """Return the cost of one call for steps with `tokens` >= 1 prompt tokens that see `keys` keys on average [points]."""
+        path = prefill_path(self.stack, self._cache, self.library.device)
+        variants = self._variants(path.name)
+        found = self.library.find("prefill_attention", variants, self.stack)
+        if self.bin_.tile is not None:
+            path = replace(path, tile_rows=float(self.bin_.tile[0]), block_keys=float(self.bin_.tile[1]))
+        model = self.library.model(PrefillAttention(path=path), found, wanted=variants[0])
+        sequences, prompt, prefix = equal_prompts(tokens, keys, self.window)
+        lengths = {"sequences": sequences, "prompt_tokens": prompt, "prefix_tokens": prefix}
+        return self._priced(model, prefill_shapes({**lengths, **self._sizes}), tokens * keys)
+
+    def decode(self, sequences: Array, context: Array) -> Cost:
+        """Return the cost of one call for `sequences` >= 1 sequences of the mean context `context` [points]."""
+        keys = np.clip(context, 1.0, self.window)
+        counts = decode_shapes({"sequences": sequences, "context_tokens": np.maximum(context, 1.0), **self._sizes})
+        heads = {"query_heads": counts["query_heads"], "kv_heads": counts["kv_heads"]}
+        names = decode_paths(self.stack, self._cache, self.library.device, sequences=sequences, keys=keys, **heads)
+        costs, places = [], []
+        for name in dict.fromkeys(names.tolist()):
+            rows = np.flatnonzero(names == name)
+            family_model, block_keys = self._decode_model(name)
+            some = {column: values[rows] for column, values in counts.items()}
+            if self.bin_.split is not None:
+                some[SPLITS] = np.clip(float(self.bin_.split), 1.0, np.maximum(np.ceil(keys[rows] / block_keys), 1.0))
+            costs.append(self._priced(family_model, some, sequences[rows] * keys[rows]))
+            places.append(rows)
+        return in_order(costs, places)
+
+    def tile(self, rows: int, context: int) -> tuple[tuple[int, int], int]:
+        """Return (query rows and keys of a tile, parts that the keys are split into) for some prefill tokens or decode sequences."""
+        if self.kernel.phase == "prefill":
+            path = prefill_path(self.stack, self._cache, self.library.device)
+            return self.bin_.tile or (int(path.tile_rows), int(path.block_keys)), 1
+        sizes = {"sequences": np.array([float(rows)]), "context_tokens": np.array([max(context, 1.0)]), **self._sizes}
+        counts = decode_shapes(sizes)
+        heads = {"query_heads": counts["query_heads"], "kv_heads": counts["kv_heads"]}
+        keys = np.clip(counts["context_tokens"], 1.0, self.window)
+        [name] = decode_paths(self.stack, self._cache, self.library.device, sequences=counts["sequences"], keys=keys, **heads)
+        model, block_keys = self._decode_model(str(name))
+        family = model.family
+        assert isinstance(family, DecodeAttention)
+        group = int(np.ceil(counts["query_heads"] / counts["kv_heads"])[0])
+        split = self.bin_.split or int(family.splits(counts)[0])
+        return self.bin_.tile or (group, block_keys), split
+
+    def _decode_model(self, name: str) -> tuple[KernelModel, int]:
+        """Return the model of a decode kernel, and the keys of its smallest block."""
+        variants = self._variants(name)
+        found = self.library.find("decode_attention", variants, self.stack)
+        path = PATHS[name]
+        if self.bin_.tile is not None:
+            path = replace(path, block_keys=(self.bin_.tile[1],) * 3)
+        kv_bytes = FORMAT_BYTES[self.kernel.kv_format]
+        family = DecodeAttention(path=path, kv_bytes=kv_bytes, planned_units=self.library.units_count(found))
+        return self.library.model(family, found, wanted=variants[0]), min(path.block_keys)
+
+    def _priced(self, model: KernelModel, shapes: Shapes, pairs: Array) -> Cost:
+        """Return the cost of the kernel, or of three that pass scores and probabilities through memory: `pairs` of them a head [rows]."""
+        cost = model.cost(shapes, self.library.device)
+        if self.kernel.attention_backend != "unfused":
+            return cost
+        moved = SCORE_BYTES * self.kernel.attention.query_heads * pairs
+        rate = model.parameters["dram_efficiency_ratio"] * self.library.device.memory_bytes_per_s
+        terms = replace(
+            cost.terms,
+            memory_s=cost.terms.memory_s + moved / rate,
+            launch_s=cost.terms.launch_s + (UNFUSED_KERNELS - 1) * model.parameters["floor_s"],
+            bytes=cost.terms.bytes + moved,
+        )
+        return replace(cost, terms=terms, source="datasheet", error_ratio=UNCALIBRATED_ERROR_RATIO)  # none is timed
+
+    @property
+    def _sizes(self) -> dict[str, Array]:
+        shape = self.kernel.attention
+        sizes = {"query_heads": shape.query_heads, "kv_heads": shape.kv_heads, "head_size": shape.head_size}
+        return {name: np.array(float(size)) for name, size in sizes.items()} | {"window_tokens": np.array(min(self.window, FULL_WINDOW))}
+
+    @property
+    def _cache(self) -> str:
+        return "fp8" if FORMAT_BYTES[self.kernel.kv_format] < FORMAT_BYTES["bf16"] else "bf16"
+
+    def _variants(self, kernel_name: str) -> tuple[str, ...]:
+        """Return the calibrations to look for: products in 16 bit, the cache's format and the window as they are, then less alike."""
+        formats = "bf16" if self._cache == "bf16" else f"bf16-{self._cache}kv"
+        window = "-window" if self.window < np.inf else ""
+        return (f"{formats}-{kernel_name}{window}", f"bf16-{kernel_name}{window}", f"{formats}-{kernel_name}", f"bf16-{kernel_name}")
 
 
-def tile_problem(tile: Tile, kernel: Kernel, hardware: HardwareSpec) -> str | None:
-    """Return why an attention tile cannot run on one unit, or None: queries, and two stages of keys and values, must fit."""
-    queries, keys = tile
-    shape = kernel.attention
-    needed = (queries * FORMAT_BYTES["bf16"] + 2 * keys * FORMAT_BYTES[kernel.kv_format]) * shape.head_size
-    if needed > hardware.unit_memory_bytes:
-        return f"tile {queries}x{keys} needs {needed:.0f} bytes of unit memory, {hardware.name} has {hardware.unit_memory_bytes:.0f}"
-    accumulators = 4.0 * queries * (shape.head_size + keys)
-    if accumulators > hardware.unit_registers_bytes:
-        return f"tile {queries}x{keys} needs {accumulators:.0f} bytes of registers, {hardware.name} has {hardware.unit_registers_bytes:.0f}"
-    return None
+def equal_prompts(tokens: Array, keys: Array, window: float) -> tuple[Array, Array, Array]:
+    """Return (sequences, prompt tokens of each, cached tokens before each) [points] of equal prompts with those sums.
+
+    Prompts of p tokens see (p + 1) / 2 keys on average without a window. Behind a prefix, the prefix is looked for at which
+    they see `keys`; with a window it cannot be told beyond the one from which all see the whole window.
+    """
+    least = np.maximum(keys, 1.0)
+    short = least < (tokens + 1.0) / 2.0
+    prompt = np.where(short, np.maximum(2.0 * least - 1.0, 1.0), tokens)
+    prefix = np.where(short, 0.0, least - (tokens + 1.0) / 2.0)
+    if window < np.inf:
+        prefix = _windowed_prefix(tokens, least, window)
+        short = (prefix <= 0) & (least < _mean_keys(tokens, np.zeros(len(tokens)), window))
+        prompt = np.where(short, np.minimum(np.maximum(2.0 * least - 1.0, 1.0), tokens), tokens)
+    return tokens / prompt, prompt, prefix
 
 
-def prefill_terms(kernel: Kernel, tokens: npt.NDArray[np.int64], tile: Tile, hardware: HardwareSpec) -> PrefillTerms:
-    """Return the prefill costs for each number of query tokens in a step [tokens]."""
-    shape, fit = kernel.attention, hardware.attention
-    queries, keys = tile
-    units = hardware.units_count
-    rate = fit.prefill_compute_efficiency_ratio * hardware.matrix_flops_per_s["bf16"] / units
-    # One tile of bq x bk pairs of one head on one unit: two products of 2 x head_size FLOPs a pair, then the exponentials.
-    product_s = 4.0 * queries * keys * shape.head_size / rate
-    exponential_s = queries * keys / (EXPONENTIALS_PER_CLOCK * hardware.clock_hz)
-    load_s = 2.0 * keys * shape.head_size * FORMAT_BYTES[kernel.kv_format] / hardware.unit_cache_bytes_per_s
-    tile_s = max(product_s + exponential_s, load_s)
-    tiles = np.ceil(np.maximum(tokens, 1) / queries) * shape.query_heads
-    occupancy = tiles / units
-    # Tiles differ in length under a causal mask, so a partial wave is filled by work stealing unless units are idle.
-    idle = np.maximum(occupancy, 1.0) / occupancy
-    padding = np.ceil(np.maximum(tokens, 1) / queries) * queries / np.maximum(tokens, 1)
-    per_pair = shape.query_heads * tile_s / (queries * keys) / units * idle * padding
-    dram = fit.decode_memory_efficiency_ratio * hardware.memory_bytes_per_s
-    ones = np.ones(len(tokens))
-    query_bytes = 2.0 * shape.query_heads * shape.head_size * FORMAT_BYTES["bf16"]
-    cache_bytes = 2.0 * shape.kv_heads * shape.head_size * FORMAT_BYTES[kernel.kv_format]
-    score_bytes = SCORE_BYTES * shape.query_heads if kernel.attention_backend == "unfused" else 0.0
-    return PrefillTerms(
-        compute_s_per_pair=per_pair,
-        memory_s_per_pair=ones * score_bytes / dram,
-        memory_s_per_token=ones * query_bytes / dram,
-        memory_s_per_context_token=ones * cache_bytes / dram,
-        launch_s=ones * fit.prefill_floor_s * (UNFUSED_KERNELS if kernel.attention_backend == "unfused" else 1),
-        bytes_per_pair=ones * score_bytes,
-        bytes_per_token=ones * query_bytes,
-        bytes_per_context_token=ones * cache_bytes,
-    )
+def _windowed_prefix(tokens: Array, keys: Array, window: float) -> Array:
+    """Return the prefix [points] behind which a chunk sees `keys` keys on average, by bisection (the mean rises with it)."""
+    low, high = np.zeros(len(tokens)), np.full(len(tokens), window)
+    for _ in range(48):
+        middle = (low + high) / 2.0
+        enough = _mean_keys(tokens, middle, window) >= keys
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.asarray(np.where(low > 0, high, 0.0))
 
 
-def decode_terms(kernel: Kernel, sequences: Array, context: Array, tile: Tile, kv_split: Value, hardware: HardwareSpec) -> Terms:
-    """Return decode terms for `sequences` sequences of mean context length `context` (both [points]); zero sequences cost nothing."""
-    shape, fit = kernel.attention, hardware.attention
-    group_rows, key_tile = tile
-    group = shape.query_heads / shape.kv_heads
-    items = sequences * shape.kv_heads * np.ceil(group / group_rows)
-    keys = np.ceil(context / key_tile) * key_tile
-    blocks = np.maximum(keys / key_tile, 1.0)
-    wanted = np.ceil(hardware.units_count / np.maximum(items, 1.0)) if kv_split == "auto" else np.full(len(items), float(kv_split))  # type: ignore[arg-type]
-    split = np.clip(wanted, 1.0, blocks)
-    occupancy = items * split / hardware.units_count
-    key_bytes = 2.0 * shape.head_size * FORMAT_BYTES[kernel.kv_format]
-    read = sequences * shape.kv_heads * keys * key_bytes
-    scores = sequences * shape.query_heads * keys * SCORE_BYTES if kernel.attention_backend == "unfused" else np.zeros(len(items))
-    # The longest chain of one unit: with fewer items than units only those with an item pull data.
-    unit_s = np.maximum(np.ceil(occupancy), 1.0) * np.ceil(blocks / split) * key_tile * key_bytes / hardware.unit_cache_bytes_per_s
-    dram = fit.decode_memory_efficiency_ratio * hardware.memory_bytes_per_s
-    padded_rows = np.ceil(group / 16.0) * 16.0  # matrix units take 16 rows at least
-    flops = 4.0 * sequences * shape.kv_heads * padded_rows * shape.head_size * keys
-    # Partial results in 32 bit, written by each part and read by the one that combines them.
-    combined = np.where(split > 1, 2.0 * sequences * shape.query_heads * split * shape.head_size * 4.0, 0.0)
-    busy = (sequences > 0).astype(np.float64)
-    launches = UNFUSED_KERNELS if kernel.attention_backend == "unfused" else 1
-    return Terms(
-        compute_s=flops / (fit.prefill_compute_efficiency_ratio * hardware.matrix_flops_per_s["bf16"]),
-        memory_s=np.maximum((read + scores + combined) / dram, unit_s) * busy,
-        launch_s=fit.decode_floor_s * launches * busy,
-        sync_s=np.where(split > 1, fit.decode_combine_s, 0.0) * busy,
-        bytes=read + scores + combined,
-    )
+def _mean_keys(tokens: Array, prefix: Array, window: float) -> Array:
+    """Return the keys that a query of a chunk sees on average [points]."""
+    rising = np.clip(window - prefix, 0.0, tokens)
+    seen = rising * prefix + rising * (rising + 1.0) / 2.0 + (tokens - rising) * window
+    return np.asarray(seen / tokens)

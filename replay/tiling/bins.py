@@ -5,26 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from replay.lowering.kernel_plan import FORMAT_BYTES, Decision, Kernel
+import numpy as np
+
+from replay.lowering.kernel_plan import FORMAT_BYTES, MATRIX_RATES, Decision, Kernel
 from replay.specs.hardware import HardwareSpec
 from replay.specs.knobs import PHASES, Value
 from replay.specs.mapping import MappingSpec
-from replay.tiling import attention, gemm
+from replay.tiling.families.gemm_formats import GemmFormat, gemm_format
+from replay.tiling.families.gemm_tiles import LEAST_SPLIT_STEPS, Tile, most_split, tile_problem
 
 STEP_PHASES = ((0, PHASES[1]), (1, PHASES[0]))
 """Phase of a step: 0 = decode only, 1 = it has prefill tokens (token-wise kernels then take the prefill settings)."""
+AttentionTile = tuple[int, int]
+"""Query rows and keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GemmBin:
-    """One range of rows of a matrix multiply with its units, tiles to choose among and split."""
+class ProductBin:
+    """One range of rows of a matrix multiply or of experts with its units, tile and split."""
 
     phase: int
     first_row: int
     last_row: int
     backend: str
-    tiles: tuple[gemm.Tile, ...]
-    split: Value
+    tile: Tile | None
+    """The pinned tile; None for any."""
+    split: int | None
+    """The pinned split; None for any."""
     requested: Value
     problem: str | None
     """Why the requested tile cannot run."""
@@ -36,15 +43,25 @@ class AttentionBin:
 
     first_row: int
     last_row: int
-    tile: attention.Tile
-    split: Value
+    tile: AttentionTile | None
+    """The pinned tile; None for the kernel's own."""
+    split: int | None
     requested: Value
     problem: str | None
 
 
-def gemm_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> Iterator[GemmBin]:
-    """Yield the bins of a matrix multiply for both phases, in row order."""
-    element_bytes = max(FORMAT_BYTES[kernel.activations_format], FORMAT_BYTES[kernel.weights_format])
+def product_format(kernel: Kernel) -> GemmFormat:
+    """Return the format of the dense multiply that a kernel is."""
+    weights, activations = kernel.weights_format, kernel.activations_format
+    if activations in MATRIX_RATES:
+        return gemm_format("int8_smooth" if activations == "int8" else activations)
+    if FORMAT_BYTES[weights] >= FORMAT_BYTES["bf16"]:
+        return gemm_format("bf16")
+    return gemm_format("int8_weights" if FORMAT_BYTES[weights] == FORMAT_BYTES["int8"] else "int4_weights")
+
+
+def product_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> Iterator[ProductBin]:
+    """Yield the bins of a matrix multiply or of experts for both phases, in row order."""
     for phase, name in STEP_PHASES:
         where = {"layer": kernel.layer_type, "phase": name}
         backends = [bin_ for bin_ in kernel.backends if bin_.phase == phase]
@@ -54,14 +71,16 @@ def gemm_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows
         firsts = sorted(edge for edge in edges if edge <= rows_to)
         for first, after in zip(firsts, [*firsts[1:], rows_to + 1], strict=True):
             asked = mapping.value("gemm.tile", **where, rows=first)
-            tiles, problem = gemm.candidate_tiles(asked, element_bytes, hardware)
-            yield GemmBin(
+            pinned = (asked[0], asked[1], asked[2]) if isinstance(asked, tuple) else None
+            problem = tile_problem(pinned, product_format(kernel), hardware) if pinned else None
+            split = mapping.value("gemm.split_k", **where, rows=first)
+            yield ProductBin(
                 phase=phase,
                 first_row=first,
                 last_row=after - 1,
                 backend=next(bin_.backend for bin_ in backends if bin_.first_row <= first <= bin_.last_row),
-                tiles=tiles,
-                split=mapping.value("gemm.split_k", **where, rows=first),
+                tile=None if problem else pinned,
+                split=split if isinstance(split, int) else None,
                 requested=asked,
                 problem=problem,
             )
@@ -69,26 +88,34 @@ def gemm_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows
 
 def attention_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> Iterator[AttentionBin]:
     """Yield the bins of an attention kernel, in row order; the first one includes 0 rows."""
-    phase = kernel.id.removeprefix("attention_")
-    where = {"layer": "attention", "phase": phase}
+    where = {"layer": "attention", "phase": kernel.phase}
     edges = {first for knob in ("attention.tile", "attention.kv_split") for first, _, _ in mapping.row_bins(knob, **where, rows_to=rows_to)}
     firsts = sorted(edges)
     for first, after in zip(firsts, [*firsts[1:], rows_to + 1], strict=True):
         asked = mapping.value("attention.tile", **where, rows=first)
-        tile = attention.PREFILL_TILE if phase == "prefill" else attention.DECODE_TILE
-        problem = None
-        if isinstance(asked, tuple):
-            pinned = (asked[0], asked[1])
-            problem = attention.tile_problem(pinned, kernel, hardware)
-            tile = tile if problem else pinned
+        pinned = (asked[0], asked[1]) if isinstance(asked, tuple) else None
+        problem = attention_tile_problem(pinned, kernel, hardware) if pinned else None
+        split = mapping.value("attention.kv_split", **where, rows=first)
         yield AttentionBin(
             first_row=0 if first == 1 else first,
             last_row=after - 1,
-            tile=tile,
-            split=mapping.value("attention.kv_split", **where, rows=first),
+            tile=None if problem else pinned,
+            split=split if isinstance(split, int) else None,
             requested=asked,
             problem=problem,
         )
+
+
+def attention_tile_problem(tile: AttentionTile, kernel: Kernel, hardware: HardwareSpec) -> str | None:
+    """Return why a tile cannot run on one unit, or None: queries and two stages of keys and values, and the accumulators."""
+    (rows, keys), head_size = tile, kernel.attention.head_size
+    needed = (rows * FORMAT_BYTES["bf16"] + 2 * keys * FORMAT_BYTES[kernel.kv_format]) * head_size
+    accumulators = rows * (keys + head_size) * 4.0
+    if needed > hardware.unit_memory_bytes:
+        return f"tile {rows}x{keys} needs {needed:.0f} bytes of unit memory, {hardware.name} has {hardware.unit_memory_bytes:.0f}"
+    if accumulators > hardware.unit_registers_bytes:
+        return f"tile {rows}x{keys} needs {accumulators:.0f} bytes of registers, {hardware.name} has {hardware.unit_registers_bytes:.0f}"
+    return None
 
 
 def tile_decisions(kernels: tuple[Kernel, ...], hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> tuple[Decision, ...]:
@@ -106,20 +133,20 @@ def tile_decisions(kernels: tuple[Kernel, ...], hardware: HardwareSpec, mapping:
 
 
 def _kernel_decisions(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> Iterator[Decision]:
-    if kernel.axis == "attention":
-        phase = kernel.id.removeprefix("attention_")
+    if kernel.phase is not None:
         for bin_ in attention_bins(kernel, hardware, mapping, rows_to):
-            yield from _tile_decision("attention.tile", phase, bin_, rows_to)
+            yield from _tile_decision("attention.tile", kernel.phase, bin_, rows_to)
     elif kernel.backends:
-        for gemm_bin in gemm_bins(kernel, hardware, mapping, rows_to):
-            phase = dict(STEP_PHASES)[gemm_bin.phase]
+        for product_bin in product_bins(kernel, hardware, mapping, rows_to):
+            phase = dict(STEP_PHASES)[product_bin.phase]
             if kernel.axis == "sequences" and phase == "prefill":
                 continue  # runs on the last token of each sequence, with the settings of decode
-            yield from _tile_decision("gemm.tile", f"{kernel.layer_type}.{phase}", gemm_bin, rows_to)
-            yield from _split_decision(kernel.matmul.depth, f"{kernel.layer_type}.{phase}", gemm_bin, rows_to)
+            place = f"{kernel.layer_type}.{phase}"
+            yield from _tile_decision("gemm.tile", place, product_bin, rows_to)
+            yield from _split_decision(kernel, place, product_bin, rows_to)
 
 
-def _tile_decision(knob: str, place: str, bin_: GemmBin | AttentionBin, rows_to: int) -> Iterator[Decision]:
+def _tile_decision(knob: str, place: str, bin_: ProductBin | AttentionBin, rows_to: int) -> Iterator[Decision]:
     if isinstance(bin_.requested, tuple):
         asked = "x".join(map(str, bin_.requested))
         effective = "the default tile" if bin_.problem else asked
@@ -127,14 +154,24 @@ def _tile_decision(knob: str, place: str, bin_: GemmBin | AttentionBin, rows_to:
         yield Decision(knob=where, requested=asked, effective=effective, reason=bin_.problem, stage="tiling")
 
 
-def _split_decision(depth: int, place: str, bin_: GemmBin, rows_to: int) -> Iterator[Decision]:
-    if isinstance(bin_.split, int):
-        effective = gemm.effective_split(bin_.split, depth)
-        reason = None if effective == bin_.split else f"each part keeps at least {gemm.LEAST_SPLIT_DEPTH} of a depth of {depth}"
-        where = f"gemm.split_k@{place}{_rows(bin_, rows_to)}"
-        yield Decision(knob=where, requested=str(bin_.split), effective=str(effective), reason=reason, stage="tiling")
+def _split_decision(kernel: Kernel, place: str, bin_: ProductBin, rows_to: int) -> Iterator[Decision]:
+    if bin_.split is None:
+        return
+    effective, reason = effective_split(kernel, bin_.split)
+    where = f"gemm.split_k@{place}{_rows(bin_, rows_to)}"
+    yield Decision(knob=where, requested=str(bin_.split), effective=str(effective), reason=reason, stage="tiling")
 
 
-def _rows(bin_: GemmBin | AttentionBin, rows_to: int) -> str:
+def effective_split(kernel: Kernel, split: int) -> tuple[int, str | None]:
+    """Return the parts that a reduction is really split into, and why it is not `split`."""
+    if not kernel.is_dense:
+        return 1, "grouped products do not split their depth" if split > 1 else None
+    step, depth = product_format(kernel).step_elements, kernel.matmul.depth
+    effective = int(min(split, most_split(np.array([float(depth)]), step)[0]))
+    reason = None if effective == split else f"each part keeps at least {LEAST_SPLIT_STEPS * step} of a depth of {depth}"
+    return effective, reason
+
+
+def _rows(bin_: ProductBin | AttentionBin, rows_to: int) -> str:
     whole = bin_.first_row <= 1 and bin_.last_row == rows_to
     return "" if whole else f"[rows {bin_.first_row}-{bin_.last_row}]"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from replay.lowering.kernel_plan import FORMAT_BYTES, Kernel, KernelPlan
-from replay.lowering.op_graph import MatmulShape
 from replay.specs.hardware import HardwareSpec
 from replay.specs.mapping import MappingSpec
 from replay.specs.model import ModelSpec
-from replay.tiling.gemm import weight_bytes
 from replay.tiling.step_table import KvPool
 
 RUNTIME_BYTES = 551 * 1024**2
@@ -21,15 +19,14 @@ def kv_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping:
     Work space = input and output of the widest matrix multiply for a full step, the step's logits in 32 bit, and the runtime.
     A pool that does not fit has 0 blocks.
     """
-    products = [kernel for kernel in plan.kernels if isinstance(kernel.shape, MatmulShape)]
-    on_device = [kernel for kernel in products if not weights_on_host(kernel, mapping)]
-    weights = sum(weight_bytes(kernel) * kernel.calls_count for kernel in on_device)
+    products = [kernel for kernel in plan.kernels if kernel.weights_count]
+    weights = sum(kernel.weights_bytes * kernel.calls_count for kernel in products if not weights_on_host(kernel, mapping))
     if not model.tied_embeddings:
         weights += model.vocabulary_size * model.hidden_size * FORMAT_BYTES["bf16"] / plan.graph.ranks_count
     widest = max(_row_bytes(kernel) for kernel in products if kernel.axis == "tokens")
     logits = mapping.count("batching.max_running") * model.vocabulary_size * LOGITS_BYTES
     workspace = mapping.count("batching.max_batched_tokens") * widest + logits + RUNTIME_BYTES
-    attention = next(kernel for kernel in plan.kernels if kernel.axis == "attention")
+    attention = next(kernel for kernel in plan.kernels if kernel.phase is not None)
     token_bytes = 2.0 * attention.attention.kv_heads * attention.attention.head_size * FORMAT_BYTES[attention.kv_format]
     block_tokens = mapping.count("kv.block_tokens")
     block_bytes = block_tokens * token_bytes * model.layers_count
@@ -49,5 +46,8 @@ def weights_on_host(kernel: Kernel, mapping: MappingSpec) -> bool:
 
 
 def _row_bytes(kernel: Kernel) -> float:
-    shape = kernel.matmul
-    return (shape.columns + shape.depth) * shape.experts_per_row * FORMAT_BYTES["bf16"]
+    """Return the bytes of one row of a product's input and output."""
+    if kernel.is_dense:
+        return (kernel.matmul.columns + kernel.matmul.depth) * FORMAT_BYTES["bf16"]
+    shape = kernel.experts
+    return (2 * shape.width + shape.hidden) * shape.experts_per_row * FORMAT_BYTES["bf16"]

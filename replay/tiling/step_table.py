@@ -8,8 +8,8 @@ axis                row of the table                         what one call costs
 tokens              (phase, tokens)                          the row's terms
 sequences           sequences                                the row's terms (LM head, sampling)
 decode_attention    (decode sequences, context)              terms interpolated linearly in the mean context length
-prefill_attention   prefill tokens                           launch; compute = pairs x `compute_s_per_pair`; memory =
-                                                             pairs, tokens and context tokens x their rates
+prefill_attention   (prefill tokens, keys)                   terms interpolated linearly in the tokens and in the mean keys
+                                                             of a query = (query, key) pairs / tokens
 =================== ======================================== =========================================================
 
 The terms of a call are *pure*: `launch_s` (device floor), `compute_s`, `memory_s` and `sync_s` (collectives, combines). They
@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 TERMS = ("compute_s", "memory_s", "launch_s", "sync_s", "bytes")
@@ -37,6 +39,8 @@ KERNEL_SCHEMA = pa.schema(
         pa.field("calls_count", pa.int64(), nullable=False),  # calls per step
         pa.field("overlap_exponent", pa.float64(), nullable=False),
         pa.field("source", pa.string(), nullable=False),  # measured | calibrated | datasheet
+        pa.field("stack", pa.string(), nullable=False),  # software the kernel was timed under; empty without a calibration
+        pa.field("error_ratio", pa.float64(), nullable=False),  # mean relative error to expect of its time
         pa.field("flops_per_token", pa.float64(), nullable=False),  # model FLOPs needed, over all calls and ranks
         pa.field("flops_per_sequence", pa.float64(), nullable=False),
         pa.field("flops_per_pair", pa.float64(), nullable=False),  # per (query, key) pair
@@ -69,6 +73,11 @@ class StepLimits:
     attention_window_tokens: int
     """Keys a query sees at most; `max_context_tokens` for full attention."""
 
+    @property
+    def attention_window(self) -> float:
+        """Keys that a query sees at most; infinite for full attention."""
+        return float(self.attention_window_tokens) if self.attention_window_tokens < self.max_context_tokens else np.inf
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTable:
@@ -85,9 +94,7 @@ class StepTable:
     """Columns `sequences` (0..max_running), `context_tokens` (the knots of the mean context, ascending, the same for every
     sequence count), then terms; sorted by both."""
     prefill_terms: pa.Table
-    """Columns `tokens` (0..max_batched_tokens), then for each kernel `compute_s_per_pair`, `memory_s_per_pair`,
-    `memory_s_per_token`, `memory_s_per_context_token`, `launch_s`, `bytes_per_pair`, `bytes_per_token`,
-    `bytes_per_context_token`."""
+    """Columns `tokens` and `keys_tokens` (a grid of knots, both ascending), then terms; sorted by both."""
     capture: pa.Table
     """Columns `phase`, `tokens`, `captured_tokens`: the size of the captured graph that a step replays, 0 where it runs eagerly."""
     host_launch_s: float
@@ -101,3 +108,22 @@ class StepTable:
     limits: StepLimits
     reference_flops_per_s: float
     """Peak of the whole tensor-parallel group that MFU is measured against."""
+
+    @property
+    def context_knots(self) -> npt.NDArray[np.float64]:
+        """Mean context lengths at which decode terms are given, ascending."""
+        return _knots(self.decode_terms, "context_tokens")
+
+    @property
+    def token_knots(self) -> npt.NDArray[np.float64]:
+        """Prefill tokens at which prefill terms are given, ascending."""
+        return _knots(self.prefill_terms, "tokens")
+
+    @property
+    def keys_knots(self) -> npt.NDArray[np.float64]:
+        """Mean keys of a query at which prefill terms are given, ascending."""
+        return _knots(self.prefill_terms, "keys_tokens")
+
+
+def _knots(terms: pa.Table, column: str) -> npt.NDArray[np.float64]:
+    return np.unique(terms[column].to_numpy().astype(np.float64))

@@ -46,6 +46,10 @@ class Terms:
         """Return these terms where `mask` holds and the other ones elsewhere."""
         return Terms(**{name: np.where(mask, getattr(self, name), getattr(other, name)) for name in TERM_NAMES})
 
+    def take(self, rows: npt.NDArray[np.int64]) -> Terms:
+        """Return the terms of some rows, in their order."""
+        return Terms(**{name: getattr(self, name)[rows] for name in TERM_NAMES})
+
     def with_memory(self, extra_s: float) -> Terms:
         """Return these terms with `extra_s` more memory time."""
         return replace(self, memory_s=self.memory_s + extra_s)

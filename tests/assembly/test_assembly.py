@@ -58,7 +58,7 @@ def test_layers_hold_time_stall_and_flops_of_their_kernels_and_the_host_the_rest
     assert (mlp["memory_stall_s"], mlp["memory_stall_ratio"]) == (0.75, 0.75 / 3.5)
     assert (mlp["flops"], mlp["bytes"]) == (7.0, 200.0)
     assert (layers["lm_head"]["time_s"], layers["lm_head"]["flops"]) == (0.25, 2.0)
-    assert (attention["time_s"], attention["flops"], attention["bytes"]) == (21 * 0.0625, 21 + 7, 6 + 7)
+    assert (attention["time_s"], attention["flops"], attention["bytes"]) == (21 * 0.0625, 21 + 7, 21 + 7)
     assert (host["time_s"], host["launch_s"], host["memory_stall_ratio"]) == (1.75 - (1.5 + 0.125), 1.75 - (1.5 + 0.125), 0.0)
     assert run.busy_s == sum(layer["time_s"] for layer in layers.values())
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import replay.catalog.hardware as catalog
 from replay.catalog.hardware import hardware_names, parse_hardware, read_hardware
 from replay.errors import SpecError
+from replay.provenance import canonical_json
 from replay.specs.hardware import HardwareSpec
 
 NAMES = (
@@ -96,17 +98,21 @@ def test_h200_is_an_h100_with_another_memory() -> None:
     other = figures(h200)
     differing = {key for key, value in figures(h100).items() if other[key] != value}
     assert differing == {"memory_bytes", "memory_bytes_per_s"}
-    assert (h100.calibration, h200.calibration) == ("calibrated", "datasheet")
+    assert {kernel.hardware for kernel in h200.kernels} == {kernel.hardware for kernel in h100.kernels}
+    assert h100.kernels[0].hardware == "h100-sxm"
 
 
-def test_a_device_that_was_not_fitted_says_where_its_parameters_come_from() -> None:
-    for name in NAMES:
-        spec = read_hardware(name)
-        fitted = [text for key, text in spec.sources.items() if key.startswith(("gemm.", "attention."))]
-        if spec.calibration == "calibrated":
-            assert all(text.startswith("fitted on public") and "of this device" in text for text in fitted), name
-        else:
-            assert all("stand-in" in text or "achievable matrix-multiply rate" in text for text in fitted), name
+@pytest.mark.parametrize("name", NAMES)
+def test_a_devices_own_kernels_come_first_and_none_comes_twice(name: str) -> None:
+    kernels = read_hardware(name).kernels
+    devices = [kernel.hardware for kernel in kernels]
+    assert devices == sorted(devices, key=list(dict.fromkeys(devices)).index)
+    assert name not in devices or devices[0] == name
+    by_device: dict[tuple[str, str], set[str]] = {}
+    for kernel in kernels:
+        by_device.setdefault((kernel.fit.family, kernel.fit.variant), set()).add(kernel.hardware)
+    assert all(len(found) == 1 for found in by_device.values())
+    assert all(kernel.units_count == read_hardware(kernel.hardware).units_count for kernel in kernels)
 
 
 def test_a_device_without_native_fp8_has_no_fp8_rate() -> None:
@@ -160,25 +166,6 @@ def test_peaks_memory_units_and_clock_are_the_datasheets(name: str, shared: Path
         assert have["units_count"] == number(cells[9])
 
 
-FITTED_GEMM = {"a100-sxm-80gb": "A100 vLLM", "h100-sxm": "H100 vLLM", "b200-sxm": "B200 vLLM", "l40s": "L40S SGLang"}
-GEMM_COLUMNS = (
-    ("floor_s", 1e-6), ("compute_efficiency_ratio", 1), ("memory_efficiency_ratio", 1), ("step_latency_s", 1e-6),
-    ("overlap_exponent", 1), ("split_combine_s", 1e-6), (None, 1), ("wave_smoothness_ratio", 1),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("name", FITTED_GEMM)
-def test_calibration_parameters_are_the_published_fits(name: str, shared: Path) -> None:
-    text = (shared / "design" / "hardware-model-findings.md").read_text(encoding="utf-8")
-    spec = read_hardware(name)
-    for cell, (field, unit) in zip(table_rows(text, "|bf16 fit|")[FITTED_GEMM[name]], GEMM_COLUMNS, strict=False):
-        if field is not None:
-            assert getattr(spec.gemm, field) == pytest.approx(number(cell) * unit), field
-    prefill = table_rows(text, "## Prefill attention")[FITTED_GEMM[name].split()[0] + " vLLM"]
-    assert spec.attention.prefill_floor_s == pytest.approx(number(prefill[2]) * 1e-6)
-    assert spec.attention.prefill_compute_efficiency_ratio == pytest.approx(number(prefill[3]))
-
-
 def test_an_own_file_is_read_in_the_same_form(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(EXAMPLE, encoding="utf-8")
@@ -186,6 +173,25 @@ def test_an_own_file_is_read_in_the_same_form(tmp_path: Path) -> None:
     assert spec.name == "example-1"
     assert spec == read_hardware(path)
     assert spec.sources["memory_bytes_per_s"] == "made up for this example; a note says what the source alone does not"
+
+
+def test_an_own_calibration_beside_the_file_is_taken_first(tmp_path: Path) -> None:
+    calibration = catalog.shipped_calibration("l40s")
+    (tmp_path / "mine.json").write_bytes(canonical_json(calibration.to_document()))
+    (tmp_path / "mine.toml").write_text(EXAMPLE.replace('["a100-sxm-80gb"]', '["mine.json", "a100-sxm-80gb"]'), encoding="utf-8")
+    kernels = read_hardware(tmp_path / "mine.toml").kernels
+    assert [kernel.fit for kernel in kernels if kernel.hardware == "l40s"] == list(calibration.families)
+    assert {kernel.hardware for kernel in kernels} == {"l40s", "a100-sxm-80gb"}
+
+
+def test_recorded_kernels_are_held_to_the_schema() -> None:
+    recorded = json.loads(canonical_json(read_hardware("l40s").to_document()))
+    assert catalog.hardware_from_document(recorded, "run.json") == read_hardware("l40s")
+    for damage in (lambda k: k[0].pop("fit"), lambda k: k[0].update(units_count=0), lambda k: k[0]["fit"].pop("error")):
+        damaged = json.loads(canonical_json(recorded))
+        damage(damaged["kernels"])
+        with pytest.raises(SpecError, match=r"run\.json: hardware"):
+            catalog.hardware_from_document(damaged, "run.json")
 
 
 def test_whole_numbers_and_floats_of_the_same_value_give_the_same_digest() -> None:
@@ -203,16 +209,12 @@ BAD_DESCRIPTIONS = {
     "negative": ("value = 1e12, source", "value = -1e12, source", "memory_bytes_per_s"),
     "zero": ("value = 12e12", "value = 0", "vector_flops_per_s"),
     "nan": ("value = 32e9", "value = nan", "memory_bytes is nan"),
-    "infinite": ("value = 3,", "value = inf,", "overlap_exponent is inf"),
     "nested nan": ("value = 400e12", "value = nan", "matrix_flops_per_s.int8 is nan"),
     "not a number": ("value = 1.5e9", 'value = "1.5 GHz"', "clock_hz"),
     "boolean": ("value = 64", "value = true", "units_count"),
     "fractional units": ("value = 64", "value = 64.5", "units_count"),
     "megahertz": ("value = 1.5e9", "value = 1500", "hertz"),
     "gigabytes": ("value = 32e9", "value = 32", "memory_bytes"),
-    "microseconds": ("floor_s = { value = 2e-6", "floor_s = { value = 2", "gemm.floor_s"),
-    "per cent": ("wave_smoothness_ratio = { value = 1", "wave_smoothness_ratio = { value = 35", "wave_smoothness_ratio"),
-    "per cent efficiency": ("compute_efficiency_ratio = { value = 0.8", "compute_efficiency_ratio = { value = 80", "0.8, not 80"),
     "beyond floats": ("value = 32e9", "value = 1" + "0" * 400, "memory_bytes"),
     "missing source": (CLOCK, "clock_hz = { value = 1.5e9 }", "'source'"),
     "unknown source": (CLOCK, "clock_hz = { value = 1.5e9, source = \"exampel\" }", "'example'"),
@@ -223,8 +225,12 @@ BAD_DESCRIPTIONS = {
     "unknown key": ("clock_hz", "clock_ghz", "'clock_ghz'"),
     "empty sources": ("example = \"made up for this example\"", "", "sources"),
     "bad name": ('"example-1"', '"Example 1"', "name"),
-    "bad calibration": ('"datasheet"', '"guess"', "calibrated"),
-    "not toml": ("[gemm]", "[gemm", "TOML"),
+    "infinite": ("value = 12e12", "value = inf", "vector_flops_per_s is inf"),
+    "microseconds": ("launch_s = { value = 5e-6", "launch_s = { value = 5", "host.launch_s"),
+    "unknown kernels": ('["a100-sxm-80gb"]', '["a100"]', "kernels_like names 'a100'"),
+    "kernels twice": ('["a100-sxm-80gb"]', '["l40s", "l40s"]', "kernels_like"),
+    "missing calibration file": ('["a100-sxm-80gb"]', '["mine.json"]', "mine.json"),
+    "not toml": ("[host]", "[host", "TOML"),
     "twice": ("[host]", "[link]", "TOML"),
 }  # fmt: skip
 

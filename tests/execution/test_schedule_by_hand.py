@@ -32,7 +32,7 @@ def test_five_requests_share_a_budget_of_eight_tokens_and_two_seats():
         (5, 0, 1, 11, 1, 0),
         (9, 2, 0, 0, 1, 0),
     ]
-    assert steps(result, "prefill_pairs", "prefill_context_tokens")[:2] == [(15 + 6, 5 + 3), (4 + 5 + 6, 6)]
+    assert steps(result, "prefill_pairs")[:2] == [(15 + 6,), (4 + 5 + 6,)]
     assert steps(result, "output_tokens") == [(1,), (2,), (2,), (1,), (1,), (1,), (1,)]
 
 
@@ -114,11 +114,11 @@ def test_a_pool_without_blocks_serves_nothing(run):
 def test_a_window_bounds_the_keys_that_tokens_see_but_not_the_cache():
     limits = make_limits(max_batched_tokens=4, window_tokens=3)
     result = replay(make_trace([0.0], [6], [3]), constant_table(1.0, limits=limits, pool=make_pool(block_tokens=2)))
-    assert steps(result, "prefill_pairs", "prefill_context_tokens", "decode_context_tokens", "kv_blocks") == [
-        (1 + 2 + 3 + 3, 4, 0, 2),
-        (3 + 3, 4, 0, 3),  # tokens five and six see keys three to six
-        (0, 0, 3, 4),
-        (0, 0, 3, 4),
+    assert steps(result, "prefill_pairs", "decode_context_tokens", "kv_blocks") == [
+        (1 + 2 + 3 + 3, 0, 2),
+        (3 + 3, 0, 3),  # tokens five and six see three keys each
+        (0, 3, 4),
+        (0, 3, 4),
     ]
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from replay.lowering.select import plan_kernels
@@ -58,7 +60,6 @@ def test_low_precision_activations_fall_back_where_the_device_has_no_rate():
     assert set(fallbacks) == {f"formats.activations@{layer}" for layer in ("qkv", "output_proj", "mlp", "lm_head")}
     assert fallbacks["formats.activations@mlp"].effective == "bf16"
     assert "round has no fp8 matrix rate" in fallbacks["formats.activations@mlp"].reason
-    assert kernels(plan)["gate_up"].compute_format == "bf16"
 
 
 def test_low_precision_activations_need_weights_of_the_same_format():
@@ -66,15 +67,29 @@ def test_low_precision_activations_need_weights_of_the_same_format():
     assert {decision.effective for decision in plan.decisions if decision.knob.startswith("formats.activations")} == {"bf16"}
 
 
-def test_native_low_precision_adds_a_quantise_kernel_before_each_product():
+def test_native_low_precision_launches_a_narrowing_kernel_with_each_product():
     plan = plan_kernels(LLAMA_8B, round_hardware(), mapping("[formats]", 'weights = "fp8"', 'activations = "fp8"'))
-    assert {kernel.id for kernel in plan.kernels if kernel.layer_type == "transform"} == {
-        "quantise_qkv",
-        "quantise_o_proj",
-        "quantise_gate_up",
-        "quantise_down_proj",
-        "quantise_lm_head",
-    }
+    plain = plan_kernels(LLAMA_8B, round_hardware(), mapping())
+    launches = [sum(kernel.launches_count for kernel in one.kernels) for one in (plan, plain)]
+    assert launches[0] - launches[1] == 4 * 32 + 1
+    assert not [kernel for kernel in plan.kernels if kernel.layer_type == "transform"]
+
+
+def test_activations_follow_an_eight_bit_checkpoint_where_the_device_can():
+    checkpoint = replace(LLAMA_8B, weights_format="fp8")
+    for rates, effective in (({"bf16": 1e14, "fp8": 2e14}, "fp8"), ({"bf16": 1e14}, "bf16")):
+        plan = plan_kernels(checkpoint, round_hardware(matrix_flops_per_s=rates), mapping())
+        assert {(k.weights_format, k.activations_format) for k in plan.kernels if k.backends} == {("fp8", effective)}
+        assert not [decision for decision in plan.decisions if decision.reason]
+
+
+def test_experts_run_as_one_kernel_on_matrix_units():
+    plan = plan_kernels(MIXTRAL, round_hardware(), mapping("[gemm]", '"backend@moe" = "vector"'))
+    experts = kernels(plan)["experts"]
+    assert (experts.weights_count, experts.calls_count) == (8 * 3 * 4096 * 14336, 32)
+    assert {bin_.backend for bin_ in experts.backends} == {"matrix"}
+    reasons = {d.reason for d in plan.decisions if d.knob.startswith("gemm.backend@moe") and d.reason}
+    assert "grouped products run on matrix units only" in reasons
 
 
 def test_column_major_activations_add_a_transform_only_where_scoped():
@@ -83,8 +98,6 @@ def test_column_major_activations_add_a_transform_only_where_scoped():
 
 
 def test_misaligned_operands_run_on_vector_units_with_the_reason():
-    from dataclasses import replace
-
     odd = replace(LLAMA_8B, vocabulary_size=128257)
     plan = plan_kernels(odd, round_hardware(), mapping())
     assert {bin_.backend for bin_ in kernels(plan)["lm_head"].backends} == {"vector"}

@@ -2,14 +2,14 @@ import pytest
 
 from replay.errors import SpecError
 from replay.lowering.lower import lower
-from replay.lowering.op_graph import MatmulShape
+from replay.lowering.op_graph import ExpertsShape, MatmulShape
 from tests.models import LLAMA_8B, MIXTRAL
 
 
 def matmul_parameters(graph):
-    return sum(
-        op.shape.columns * op.shape.depth * op.shape.experts_count * op.calls_count for op in graph.ops if isinstance(op.shape, MatmulShape)
-    )
+    dense = sum(op.shape.columns * op.shape.depth * op.calls_count for op in graph.ops if isinstance(op.shape, MatmulShape))
+    grouped = [(op.shape, op.calls_count) for op in graph.ops if isinstance(op.shape, ExpertsShape)]
+    return dense + sum(shape.experts_count * shape.expert_weights * calls for shape, calls in grouped)
 
 
 def test_weights_of_llama_8b_are_its_published_parameter_count():

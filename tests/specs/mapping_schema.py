@@ -11,6 +11,7 @@ from replay.specs.knobs import KNOBS, KnobDefinition
 SCHEMA_PATH = Path(__file__).resolve().parents[2] / "schemas" / "mapping.v1.schema.json"
 
 SECTIONS = {
+    "kernels": "Which timed kernels run.",
     "formats": "Number formats of weights, activations and the key-value cache.",
     "gemm": "Matrix multiplies: back end and tiles.",
     "attention": "Attention kernels: back end and tiles.",

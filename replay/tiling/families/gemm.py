@@ -93,6 +93,14 @@ class GemmFamily:
         """
         return self.choices(shapes, device, parameters).seconds
 
+    def terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
+        """Return the pure terms of the automatic choice for each shape [rows]."""
+        return self.choices(shapes, device, parameters).terms
+
+    def overlap_exponent(self, parameters: Parameters) -> float:
+        """Return the p that joins execution and memory."""
+        return parameters["overlap_exponent"]
+
     def seconds_at(
         self, shapes: Shapes, device: HardwareSpec, parameters: Parameters, *, tile: Tile | None = None, split: int | None = None
     ) -> Array:

@@ -1,0 +1,154 @@
+"""KernelLibrary: which calibrated kernels stand for a device's, under which software stack, and how far to trust them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.specs.calibration import ResidualSpec
+from replay.specs.hardware import HardwareSpec, KernelFit
+from replay.tiling.families.family import KernelFamily, Parameters, Shapes
+from replay.tiling.residual import residual_factor
+from replay.tiling.terms import Array, Terms, join
+
+Source = Literal["measured", "calibrated", "datasheet"]
+SOURCES: tuple[Source, ...] = ("measured", "calibrated", "datasheet")
+"""From the most to the least trusted."""
+
+TRANSFER_ERROR_RATIO = 0.15
+"""Error of kernels that were calibrated on another device: H100 parameters predict B200 multiplies to 15 % (see the README's table)."""
+UNCALIBRATED_ERROR_RATIO = 0.5
+"""Error of kernels without any calibration: rooflines are 40 to 90 % off on real kernels (the README says on which)."""
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one call of a kernel costs for each row count, and how far to trust that."""
+
+    terms: Terms
+    """[rows]"""
+    overlap_exponent: float
+    source: Source
+    error_ratio: float
+    """Mean relative error to expect of one row."""
+    stack: str
+    """Software stack that the kernel was timed under; empty without a calibration."""
+
+    @property
+    def time_s(self) -> Array:
+        """Joined time of one call [rows]."""
+        return self.terms.time_s(self.overlap_exponent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelModel:
+    """A kernel family with the parameters that stand for a device's kernels."""
+
+    family: KernelFamily
+    parameters: Parameters
+    residual: ResidualSpec | None
+    source: Source
+    error_ratio: float
+    stack: str
+
+    def cost(self, shapes: Shapes, device: HardwareSpec, terms: Terms | None = None) -> Cost:
+        """Return the cost of one call for each shape [rows]: physics (or the given `terms`) times residual, never below the bound."""
+        exponent = self.family.overlap_exponent(self.parameters)
+        physical = self.family.terms(shapes, device, self.parameters) if terms is None else terms
+        seconds = physical.time_s(exponent)
+        if self.residual is not None:
+            seconds = seconds * residual_factor(self.residual, self.family.features(shapes))
+        return Cost(
+            terms=physical.scaled_to(np.maximum(seconds, self.family.bound_s(shapes, device)), exponent),
+            overlap_exponent=exponent,
+            source=self.source,
+            error_ratio=self.error_ratio,
+            stack=self.stack,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelLibrary:
+    """The calibrated kernels of one device."""
+
+    device: HardwareSpec
+
+    def stack(self, families: Iterable[str], asked: str) -> str:
+        """Return the stack whose kernels run: the one asked for if any of `families` is calibrated for it, else the newest.
+
+        The device's own calibrations come first; "" where there are none at all.
+        """
+        names = set(families)
+        there = [kernel for kernel in self.device.kernels if kernel.fit.family in names and kernel.fit.stack]
+        if asked != AUTO and any(kernel.fit.stack == asked for kernel in there):
+            return asked
+        first = there[0].hardware if there else ""
+        return max((kernel.fit.stack for kernel in there if kernel.hardware == first), key=_version, default="")
+
+    def find(self, family: str, variants: tuple[str, ...], stack: str) -> KernelFit | None:
+        """Return the calibration of the first of `variants` that there is one of: under `stack`, or under the newest other one."""
+        for same_stack in (True, False):
+            for variant in variants:
+                found = [kernel for kernel in self.device.kernels if (kernel.fit.family, kernel.fit.variant) == (family, variant)]
+                found = [kernel for kernel in found if (kernel.fit.stack == stack) is same_stack]
+                if found:
+                    return max(found, key=lambda kernel: _version(kernel.fit.stack))
+        return None
+
+    def units_count(self, found: KernelFit | None) -> int:
+        """Return the units that a kernel's own decisions are made for: those of the device it was timed on, if that is this one."""
+        return found.units_count if found is not None and found.hardware == self.device.name else self.device.units_count
+
+    def model(self, family: KernelFamily, found: KernelFit | None, *, wanted: str = "", exact: bool = True) -> KernelModel:
+        """Return `family` with the parameters of `found`, or with its start values where there is no calibration.
+
+        A residual belongs to the device and kernel that it was fitted on. `exact` is False where the calibration stands for
+        another kernel than its own; with `wanted`, also where it is not of that variant.
+        """
+        start = {definition.name: definition.start for definition in family.parameters}
+        if found is None:
+            error_ratio = UNCALIBRATED_ERROR_RATIO
+            return KernelModel(family=family, parameters=start, residual=None, source="datasheet", error_ratio=error_ratio, stack="")
+        own = exact and found.hardware == self.device.name and wanted in ("", found.fit.variant)
+        known = {name: value for name, value in found.fit.parameters.items() if name in start}
+        return KernelModel(
+            family=family,
+            parameters={**start, **known},
+            residual=found.fit.residual if own else None,
+            source="calibrated" if own else "datasheet",
+            error_ratio=found.fit.error.mean_ratio if own else max(found.fit.error.mean_ratio, TRANSFER_ERROR_RATIO),
+            stack=found.fit.stack,
+        )
+
+
+def merged(costs: list[Cost]) -> Cost:
+    """Return the costs of consecutive row ranges as one; the least trusted source and the largest error stand for all.
+
+    Terms that were fitted to join with another exponent than the first are scaled so that they join to the same time.
+    """
+    exponent = costs[0].overlap_exponent
+    parts = [cost.terms if cost.overlap_exponent == exponent else cost.terms.scaled_to(cost.time_s, exponent) for cost in costs]
+    return Cost(
+        terms=join(parts),
+        overlap_exponent=exponent,
+        source=max((cost.source for cost in costs), key=SOURCES.index),
+        error_ratio=max(cost.error_ratio for cost in costs),
+        stack="+".join(dict.fromkeys(cost.stack for cost in costs if cost.stack)),
+    )
+
+
+def in_order(costs: list[Cost], places: Sequence[npt.NDArray[np.int64]]) -> Cost:
+    """Return the costs of disjoint rows, each at its `places` [rows of that cost], as one."""
+    whole = merged(costs)
+    return replace(whole, terms=whole.terms.take(np.argsort(np.concatenate(places), kind="stable")))
+
+
+def _version(stack: str) -> tuple[tuple[int, str], ...]:
+    """Return a key that sorts ``vllm_0.9.0`` before ``vllm_0.24.0``."""
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", stack))

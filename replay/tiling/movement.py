@@ -1,0 +1,42 @@
+"""Costs of kernels bound by movement: streams and collectives of a kernel plan, by the calibrated families of a device."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from replay.lowering.kernel_plan import Kernel
+from replay.tiling.families.serving_collectives import serving_collective
+from replay.tiling.families.serving_streams import serving_stream, stream_rows
+from replay.tiling.library import Cost, KernelLibrary, in_order
+from replay.tiling.terms import Array
+
+COLLECTIVE_FAMILIES = ("ring_collective", "peer_all_reduce")
+
+
+def stream_families(kernel: Kernel) -> tuple[str, ...]:
+    """Return the names of the families that may price a stream."""
+    return tuple(dict.fromkeys(stand_in.family.name for stand_in in serving_stream(kernel.ops, kernel.layer_type)))
+
+
+def price_stream(kernel: Kernel, rows: Array, library: KernelLibrary, stack: str) -> Cost:
+    """Return the cost of an element-wise or row-wise kernel for each row count [rows]."""
+    stand_ins = serving_stream(kernel.ops, kernel.layer_type)
+    there = ((stand_in, library.find(stand_in.family.name, (stand_in.variant,), stack)) for stand_in in stand_ins)
+    stand_in, found = next((pair for pair in there if pair[1] is not None), (stand_ins[0], None))
+    shapes = stream_rows(stand_in, kernel.elementwise, rows.astype(int))
+    return library.model(stand_in.family, found, exact=stand_in == stand_ins[0]).cost(shapes, library.device)
+
+
+def price_collective(kernel: Kernel, rows: Array, one_shot_max_bytes: int, library: KernelLibrary, stack: str) -> Cost:
+    """Return the cost of a collective over the node's links for each row count [rows]."""
+    device = library.device
+    shapes, paths = serving_collective(kernel.collective, rows.astype(int), one_shot_max_bytes, device)
+    costs, places = [], []
+    for path in paths:
+        here = np.flatnonzero(path.rows)
+        if len(here):
+            some = {name: column[here] for name, column in shapes.items()}
+            found = library.find(path.family.name, path.variants, stack)
+            costs.append(library.model(path.family, found).cost(some, device))
+            places.append(here)
+    return in_order(costs, places)

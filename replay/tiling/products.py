@@ -1,0 +1,127 @@
+"""Costs of matrix multiplies and experts of a kernel plan, by the calibrated families of a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.lowering.kernel_plan import FORMAT_BYTES, MATRIX_RATES, Kernel
+from replay.tiling.bins import ProductBin, product_format
+from replay.tiling.families import vector_gemm
+from replay.tiling.families.arithmetic import FP16_STORED
+from replay.tiling.families.expert_tiles import ExpertTiles, expected_active, expected_row_tiles, marlin_tiles, vllm_block_tiles, vllm_tiles
+from replay.tiling.families.experts import EXPERTS
+from replay.tiling.families.gemm import gemm_family, gemm_shapes
+from replay.tiling.families.vector_gemm import VectorGemmFamily
+from replay.tiling.library import Cost, KernelLibrary
+from replay.tiling.terms import Array
+
+GEMM = "gemm"
+STAND_INS = {
+    "fp8_block": ("fp8",),
+    "int8_smooth": ("fp8",),
+    "int8_weights": ("int4_weights", "bf16"),
+    "int4_weights": ("int8_weights", "bf16"),
+    "nvfp4": ("fp8_block", "fp8"),
+}
+"""Formats of dense multiplies whose parameters stand for those of a format without a calibration."""
+EXPERT_STAND_INS = {"fp8_block": ("fp8",), "int8": ("fp8", "int4"), "int4": ("mxfp4",), "nvfp4": ("fp8", "mxfp4", "int4")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductChoice:
+    """What runs for each row count [rows], beside its cost."""
+
+    cost: Cost
+    tile: npt.NDArray[np.int64]
+    """[rows, 3]"""
+    split: npt.NDArray[np.int64]
+    waves: Array
+    padding_ratio: Array
+
+
+def price_product(kernel: Kernel, rows: Array, bin_: ProductBin, library: KernelLibrary, stack: str) -> ProductChoice:
+    """Return the fastest allowed kernel of a matrix multiply for each row count [rows], at least 1."""
+    shape = kernel.matmul
+    if bin_.backend == "vector":
+        return _on_vector_units(kernel, rows, library, stack)
+    variant = product_format(kernel).name
+    found = library.find(GEMM, (variant, *STAND_INS.get(variant, ("bf16",))), stack)
+    family = gemm_family(variant, found.fit.stack if found else stack, library.device, cold=True)
+    family = replace(family, units_count=library.units_count(found))
+    model = library.model(family, found, wanted=variant)
+    shapes = gemm_shapes(rows, np.array(float(shape.columns)), np.array(float(shape.depth)))
+    tiles = None if bin_.tile is None else (bin_.tile,)
+    choice = family.choices(shapes, library.device, model.parameters, tiles=tiles, split=bin_.split)
+    cost = model.cost(shapes, library.device, choice.terms)
+    return ProductChoice(cost=cost, tile=choice.tile, split=choice.split, waves=choice.waves, padding_ratio=choice.padding_ratio)
+
+
+def _on_vector_units(kernel: Kernel, rows: Array, library: KernelLibrary, stack: str) -> ProductChoice:
+    """Return the product in 16-bit operands and 32-bit arithmetic, on the vector units: no alignment is needed."""
+    found = library.find("vector_gemm", (FP16_STORED.name, "fp32-linear"), stack)
+    model = library.model(VectorGemmFamily(arithmetic=FP16_STORED), found, wanted=FP16_STORED.name)
+    shape = kernel.matmul
+    shapes = vector_gemm.gemm_shapes(rows, np.array(float(shape.columns)), np.array(float(shape.depth)))
+    count = len(rows)
+    return ProductChoice(
+        cost=model.cost(shapes, library.device),
+        tile=np.zeros((count, 3), dtype=np.int64),
+        split=np.ones(count, dtype=np.int64),
+        waves=np.ones(count),
+        padding_ratio=np.zeros(count),
+    )
+
+
+def price_experts(kernel: Kernel, rows: Array, bin_: ProductBin, library: KernelLibrary, stack: str) -> ProductChoice:
+    """Return a mixture of experts on one rank for each number of tokens [rows], at least 1, routed evenly at random."""
+    shape, device = kernel.experts, library.device
+    variant = kernel.weights_format if kernel.activations_format in MATRIX_RATES or FORMAT_BYTES[kernel.weights_format] < 1 else "bf16"
+    found = library.find("experts", (variant, *EXPERT_STAND_INS.get(variant, ("bf16",))), stack)
+    model = library.model(EXPERTS, found, wanted=variant)
+    ones = np.ones(len(rows))
+    tiles = _expert_tiles(kernel, rows, bin_)
+    share = shape.experts_per_row / shape.experts_count
+    active = shape.experts_count * expected_active(rows * share)
+    row_tiles = shape.experts_count * expected_row_tiles(rows * share, tiles.rows)
+    shapes = {
+        "tokens": rows,
+        "choices": shape.experts_per_row * ones,
+        "hidden": shape.hidden * ones,
+        "inter": shape.width * ones,
+        "matrices": 3.0 * ones,
+        "rows": rows * shape.experts_per_row,
+        "active_experts": active,
+        "row_tiles": row_tiles,
+        "tile_rows": tiles.rows,
+        "tile_columns": tiles.columns,
+        "tile_depth": tiles.depth,
+        "tile_group": tiles.group,
+        "tuned": tiles.tuned,
+        "weight_bytes": FORMAT_BYTES[kernel.weights_format] * ones,
+        "activation_bytes": FORMAT_BYTES[kernel.activations_format] * ones,
+    }
+    grid = row_tiles * np.ceil(2.0 * shape.width / tiles.columns)
+    return ProductChoice(
+        cost=model.cost(shapes, device),
+        tile=np.stack([tiles.rows, tiles.columns, tiles.depth], axis=1).astype(np.int64),
+        split=np.ones(len(rows), dtype=np.int64),
+        waves=np.maximum(grid / device.units_count, 1.0),
+        padding_ratio=1.0 - rows * shape.experts_per_row / (row_tiles * tiles.rows),
+    )
+
+
+def _expert_tiles(kernel: Kernel, rows: Array, bin_: ProductBin) -> ExpertTiles:
+    """Return the pinned tile, or that of vLLM's kernel for the format (Marlin's for 4-bit weights)."""
+    shape, ones = kernel.experts, np.ones(len(rows))
+    if bin_.tile is not None:
+        height, width, depth = (float(size) * ones for size in bin_.tile)
+        return ExpertTiles(rows=height, columns=width, depth=depth, group=ones, tuned=0.0 * ones)
+    choices, experts = shape.experts_per_row * ones, shape.experts_count * ones
+    if FORMAT_BYTES[kernel.weights_format] < FORMAT_BYTES["fp8"]:
+        return marlin_tiles(rows, choices, experts)
+    if kernel.weights_format == "fp8_block":
+        return vllm_block_tiles(rows)
+    return vllm_tiles(rows, choices, experts, eight_bit=kernel.activations_format in MATRIX_RATES)
