@@ -251,7 +251,7 @@ FORGED = [
     ("memory below zero", (*CHIP, "memory_bytes"), -1.0, "memory_bytes.value is -1.0"),
     ("a figure that is text", (*CHIP, "clock_hz"), "fast", "clock_hz is"),
     ("a figure that is a list", (*CHIP, "clock_hz"), [1], "clock_hz.value is [1]"),
-    ("a nested figure gone", (*CHIP, "gemm", "floor_s"), None, "has no 'floor_s'"),
+    ("a nested figure gone", (*CHIP, "host", "launch_s"), None, "has no 'launch_s'"),
     ("an unknown figure", (*CHIP, "warp_size"), 32, "names no source"),
     ("sources gone", (*CHIP, "sources"), None, "sources is None"),
     ("an accelerator named as a path", (*CHIP, "name"), "../../h", "name is"),
