@@ -28,7 +28,7 @@ def run_steps(sequences: Records, queues: tuple[Any, ...], costs: tuple[Any, ...
     the loop: every time costs an atomic reference count.
     """
     token_rows, sequence_s, decode, context_knots, prefill, token_knots, keys_knots = costs
-    seats, preempted, states, limit_records = queues
+    seats, preempted, states, limit_records, fresh_blocks = queues
     state, limits = states[0], limit_records[0]
     requests = len(sequences)
     while True:
@@ -54,9 +54,96 @@ def run_steps(sequences: Records, queues: tuple[Any, ...], costs: tuple[Any, ...
             step.device_s += _prefill_seconds(step, prefill, token_knots, keys_knots)
         step.start_s = state.clock_s
         step.end_s = state.clock_s + max(step.device_s, step.host_s)
+        running = state.running
         _finish(sequences, seats, state, step)
         state.clock_s = step.end_s
         state.steps += 1
+        if step.decode_sequences == running and step.tokens == running and state.running == running and step.preemptions == 0:
+            _jump(sequences, seats, state, limits, record, fresh_blocks, row, sequence_s[running], decode, context_knots)
+
+
+@compiled
+def _jump(
+    sequences: Records,
+    seats: Records,
+    state: Records,
+    limits: Records,
+    record: Records,
+    fresh_blocks: Counts,
+    row: Records,
+    sequence_s: float,
+    decode: Records,
+    knots: Floats,
+) -> None:
+    """Repeat a step in which every running sequence decoded, for as long as nothing else can happen, exactly as stepping would.
+
+    That is until a sequence finishes or reaches the window, blocks run out, or a request arrives that could be admitted: one that
+    has to wait behind others cannot, for seats, budget and free blocks do not grow. Only the steps' costs are computed one by one.
+    """
+    running, block = state.running, limits.block_tokens
+    steps, growing = _quiet_steps(sequences, seats, state, limits, fresh_blocks)
+    last = record[state.steps - 1]
+    context, longest_s, done = last.decode_context_tokens, 0.0, 0
+    waits = state.preempted + state.arrived - state.admitted > 0
+    requests, offset = len(sequences), 0
+    steps = min(steps, len(record) - state.steps)
+    while done < steps:
+        arrived = state.arrived
+        while arrived < requests and sequences[arrived].arrival_s <= state.clock_s:
+            arrived += 1
+        if (arrived > state.arrived and not waits) or fresh_blocks[offset] > state.free_blocks:
+            break
+        state.arrived = arrived
+        state.free_blocks -= fresh_blocks[offset]
+        offset = offset + 1 if offset + 1 < block else 0
+        step = record[state.steps]
+        context += growing
+        step.prefill_tokens = step.prefill_pairs = step.recomputed_tokens = step.preemptions = 0
+        step.tokens = step.sequences = step.decode_sequences = step.running = step.output_tokens = running
+        step.decode_context_tokens = context
+        step.waiting = state.preempted + state.arrived - state.admitted
+        step.kv_blocks = limits.pool_blocks - state.free_blocks
+        step.captured_tokens, step.host_s = row.captured_tokens, row.host_s
+        step.device_s = row.device_s + sequence_s
+        step.device_s += _decode_seconds(step, decode, knots)
+        step.start_s = state.clock_s
+        step.end_s = state.clock_s + max(step.device_s, step.host_s)
+        longest_s = max(longest_s, step.end_s - state.clock_s)
+        state.clock_s = step.end_s
+        state.steps += 1
+        done += 1
+    if done > 0:
+        _book_jump(sequences, seats, state, block, done, longest_s)
+
+
+@compiled
+def _quiet_steps(sequences: Records, seats: Records, state: Records, limits: Records, fresh_blocks: Counts) -> tuple[int, int]:
+    """Return the steps until a running sequence finishes or reaches the window, and those whose context grows until then.
+
+    `fresh_blocks` [block tokens] receives the blocks taken in each of the following steps; it repeats.
+    """
+    steps, growing, block = 1 << 62, 0, limits.block_tokens
+    fresh_blocks[:] = 0
+    for position in range(state.running):
+        sequence = sequences[seats[position].sequence]
+        steps = min(steps, sequence.total_tokens - sequence.known_tokens - 1)
+        fresh_blocks[(block - sequence.computed_tokens % block) % block] += 1
+        if sequence.computed_tokens < limits.window_tokens:
+            growing += 1
+            steps = min(steps, limits.window_tokens - sequence.computed_tokens)
+    return steps, growing
+
+
+@compiled
+def _book_jump(sequences: Records, seats: Records, state: Records, block: int, steps: int, longest_s: float) -> None:
+    """Book the tokens of all steps of a jump, of which the longest took `longest_s`."""
+    for position in range(state.running):
+        sequence = sequences[seats[position].sequence]
+        sequence.computed_tokens += steps
+        sequence.known_tokens += steps
+        sequence.blocks = (sequence.computed_tokens + block - 1) // block
+        sequence.last_token_s = state.clock_s
+        sequence.worst_itl_s = max(sequence.worst_itl_s, longest_s)
 
 
 @compiled

@@ -65,6 +65,8 @@ class Queues(NamedTuple):
     """STATE [1]"""
     limits: Records
     """LIMITS [1]"""
+    fresh_blocks: Counts
+    """Room for a jump: blocks that its steps take [block tokens]."""
 
 
 def new_sequences(arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts) -> Records:
@@ -89,6 +91,7 @@ def new_queues(sequences_count: int, table: StepTable) -> Queues:
         preempted=np.zeros(sequences_count, dtype=np.int64),
         state=state,
         limits=limits,
+        fresh_blocks=np.zeros(max(pool.block_tokens, 1), dtype=np.int64),
     )
 
 

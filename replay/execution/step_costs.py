@@ -6,7 +6,7 @@ known: a candidate's table on a baseline's recorded steps, or the share of each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,10 +113,9 @@ def price_kernels(table: StepTable, steps: pa.Table, *, kernel_factors: Mapping[
             terms, rows = _columns(table.token_terms, name, TERMS), token_rows
         elif axis == "sequences":
             terms, rows = _columns(table.sequence_terms, name, TERMS), shapes["sequences"]
-        elif axis == "decode_attention":
-            terms, rows = _decode_terms(table, name, shapes), np.arange(steps.num_rows)
         else:
-            terms, rows = _prefill_terms(table, name, shapes), np.arange(steps.num_rows)
+            priced, busy = (_decode_terms, "decode_sequences") if axis == "decode_attention" else (_prefill_terms, "prefill_tokens")
+            terms, rows = _where_busy(priced, table, name, shapes, shapes[busy] > 0)
         fields: dict[str, Any] = {key: value for key, value in entry.items() if key in PricedKernel.__dataclass_fields__}
         yield PricedKernel(weight=entry["calls_count"] * factors.get(name, 1.0), row=rows, **fields, **terms)
 
@@ -162,32 +161,45 @@ def _token_rows(table: StepTable, shapes: dict[str, Counts]) -> Counts:
     return _phase_rows(table, shapes) + np.where(captured > 0, captured, shapes["tokens"])
 
 
+def _where_busy(
+    priced: Callable[[StepTable, str, dict[str, Counts]], dict[str, Floats]],
+    table: StepTable,
+    kernel: str,
+    shapes: dict[str, Counts],
+    busy: npt.NDArray[np.bool_],
+) -> tuple[dict[str, Floats], Counts]:
+    """Return the terms of the steps that run a kernel, then of one that does not, and the row of each step among them."""
+    some = {name: column[busy] for name, column in shapes.items()}
+    terms = {name: np.append(column, 0.0) for name, column in priced(table, kernel, some).items()}
+    return terms, np.where(busy, np.cumsum(busy) - 1, busy.sum())
+
+
 def _decode_terms(table: StepTable, kernel: str, shapes: dict[str, Counts]) -> dict[str, Floats]:
-    """Terms of a decode kernel for each step: interpolated in the mean context, held constant below the first knot, continued
-    in a straight line beyond the last (never below 0), and nothing where no sequence decodes.
+    """Terms of a decode kernel for steps that decode: interpolated in the mean context, held constant below the first knot,
+    continued in a straight line beyond the last (never below 0).
     """
     sequences = shapes["decode_sequences"]
     knots = table.context_knots
-    low, high, share = _cells(knots, shapes["decode_context_tokens"] / np.maximum(sequences, 1))
+    low, high, share = _cells(knots, shapes["decode_context_tokens"] / sequences)
     terms: dict[str, Floats] = {}
     for name, column in _columns(table.decode_terms, kernel, TERMS).items():
         grid = column.reshape(-1, len(knots))
         start = grid[sequences, low]
-        terms[name] = np.maximum(start + (grid[sequences, high] - start) * share, 0.0) * (sequences > 0)
+        terms[name] = np.maximum(start + (grid[sequences, high] - start) * share, 0.0)
     return terms
 
 
 def _prefill_terms(table: StepTable, kernel: str, shapes: dict[str, Counts]) -> dict[str, Floats]:
-    """Terms of a prefill kernel for each step: interpolated in tokens and in the mean keys of a query, as decode's are."""
+    """Terms of a prefill kernel for steps with prefill tokens: interpolated in tokens and in the mean keys of a query, as decode's are."""
     tokens = shapes["prefill_tokens"]
     few, many, token_share = _cells(table.token_knots, tokens.astype(np.float64))
-    low, high, keys_share = _cells(table.keys_knots, shapes["prefill_pairs"] / np.maximum(tokens, 1))
+    low, high, keys_share = _cells(table.keys_knots, shapes["prefill_pairs"] / tokens)
     terms: dict[str, Floats] = {}
     for name, column in _columns(table.prefill_terms, kernel, TERMS).items():
         grid = column.reshape(len(table.token_knots), -1)
         start = grid[few, low] + (grid[few, high] - grid[few, low]) * keys_share
         end = grid[many, low] + (grid[many, high] - grid[many, low]) * keys_share
-        terms[name] = np.maximum(start + (end - start) * token_share, 0.0) * (tokens > 0)
+        terms[name] = np.maximum(start + (end - start) * token_share, 0.0)
     return terms
 
 

@@ -24,9 +24,19 @@ def crowded_case(seed=0):
     return make_trace([0.0, 0.0, 0.001, 0.002, 0.5, 0.5], [8, 6, 5, 9, 30, 7], [12, 14, 9, 11, 4, 40]), table
 
 
+def quiet_case(seed=0):
+    """Long stretches of pure decode: past block edges and the window, with arrivals that wait for seats, and one that does not."""
+    limits = make_limits(max_running=3, max_batched_tokens=12, window_tokens=40)
+    pool = make_pool(blocks_count=60, block_tokens=4)
+    table = random_table(seed, limits=limits, pool=pool, capture=captured_table(limits, [3]))
+    return make_trace([0.0, 0.0, 0.0, 0.01, 0.02, 0.9], [9, 4, 12, 3, 8, 2], [70, 45, 60, 50, 30, 25]), table
+
+
 @settings(max_examples=150, deadline=None)
 @given(replay_cases())
 @example(crowded_case())
+@example(quiet_case())
+@example(quiet_case(1))
 def test_loop_and_twin_give_equal_tables_bit_by_bit(case):
     trace, table = case
     compiled, plain = replay(trace, table), replay_twin(trace, table)
