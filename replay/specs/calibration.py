@@ -1,6 +1,6 @@
 """Calibrations: fitted parameters of a kernel family on one device and software stack, with their own error on kernels left out.
 
-A shipped calibration holds parameters, a small smooth residual and error figures - never rows of measurements.
+A shipped calibration holds parameters, a small residual and error figures - never rows of measurements.
 """
 
 from __future__ import annotations
@@ -29,6 +29,35 @@ class ResidualSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkLayer:
+    """One layer of a residual network: ``outputs = inputs @ weights + biases``."""
+
+    weights: tuple[tuple[float, ...], ...]
+    """[inputs, outputs]."""
+    biases: tuple[float, ...]
+    """[outputs]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkResidualSpec:
+    """Correction of the logarithm of a family's time by a small network, for families of many features.
+
+    ``log factor(x) = exp(-|z - c|^2 / 2) network(c)`` with ``z = (x - mean) / scale`` and c = z moved into [lower, upper], the range
+    of the fit: outside it fades to 0, so that the physics alone extrapolates. Layers but the last are followed by tanh.
+    """
+
+    features: tuple[str, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    layers: tuple[NetworkLayer, ...]
+
+
+Residual = ResidualSpec | NetworkResidualSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorFigures:
     """Relative errors of predicted against measured times, on shape groups that the fit did not see; fractions, not percent."""
 
@@ -54,7 +83,7 @@ class FamilyCalibration:
     variant: str
     """What the family's parameters are split by beside the stack (a format, a head size); empty where by nothing."""
     parameters: dict[str, float]
-    residual: ResidualSpec | None
+    residual: Residual | None
     error: ErrorFigures
 
 
@@ -95,6 +124,14 @@ class CalibrationDocument:
         return max(found, key=lambda entry: entry.stack, default=None)
 
 
-def _residual(document: dict[str, Any]) -> ResidualSpec:
+def _residual(document: dict[str, Any]) -> Residual:
+    if "layers" in document:
+        layers = tuple(NetworkLayer(weights=_rows(layer["weights"]), biases=tuple(layer["biases"])) for layer in document["layers"])
+        ranges = {name: tuple(document[name]) for name in ("features", "mean", "scale", "lower", "upper")}
+        return NetworkResidualSpec(layers=layers, **ranges)
     tuples = {name: tuple(document[name]) for name in ("features", "mean", "scale", "weights")}
-    return ResidualSpec(length=document["length"], centres=tuple(tuple(row) for row in document["centres"]), **tuples)
+    return ResidualSpec(length=document["length"], centres=_rows(document["centres"]), **tuples)
+
+
+def _rows(table: list[list[float]]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(row) for row in table)

@@ -40,7 +40,6 @@ from replay.tiling.terms import Array, Terms
 
 WARM_SHARPNESS = 8.0
 """How sharply data stop being found in the cache once they outgrow their share of it."""
-RESIDUAL_LAYERS = (28, 28)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +78,6 @@ class GemmFamily:
     def residual_features(self) -> tuple[str, ...]:
         """Names of the columns of `features`."""
         return FEATURES
-
-    @property
-    def residual_layers(self) -> tuple[int, ...]:
-        """Hidden sizes of the residual, a network: its errors turn at many thresholds."""
-        return RESIDUAL_LAYERS
 
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         """Return the time of the automatic choice for each shape [rows].
