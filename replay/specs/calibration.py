@@ -6,9 +6,10 @@ A shipped calibration holds parameters, a small residual and error figures - nev
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from replay.errors import SpecError
 from replay.provenance import canonical_json
 
 
@@ -86,6 +87,11 @@ class FamilyCalibration:
     residual: Residual | None
     error: ErrorFigures
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What names it among the calibrations of a device."""
+        return self.family, self.stack, self.variant
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationDocument:
@@ -115,6 +121,20 @@ class CalibrationDocument:
             for family in document["families"]
         )
         return cls(hardware=document["hardware"], families=families, split=document["split"])
+
+    def updated(self, later: CalibrationDocument) -> CalibrationDocument:
+        """Return this document with the families of a later one of the device in place of the same (family, stack, variant), or appended.
+
+        Raises:
+            SpecError: they are of two devices, or groups were kept out by two rules.
+        """
+        for name in ("hardware", "split"):
+            mine, its = getattr(self, name), getattr(later, name)
+            if mine != its:
+                raise SpecError(f"calibration of {self.hardware}: {name}", repr(its), repr(mine), "fit all families again")
+        fitted = {entry.key: entry for entry in later.families}
+        kept = tuple(fitted.pop(entry.key, entry) for entry in self.families)
+        return replace(self, families=(*kept, *fitted.values()))
 
     def find(self, family: str, variant: str, stack: str | None) -> FamilyCalibration | None:
         """Return the calibration of a family and variant under a stack; with None, that of the newest stack by name."""
