@@ -25,6 +25,8 @@ STOPS = (150, 300, 600)
 """Trial numbers of training steps."""
 RIDGES = (1.0, 10.0)
 """Trial weights of the squared parameters, as if that many rows pulled each of them to 0."""
+LEAST_GAIN_RATIO = 0.01
+"""Share of the error on groups left out that a network must take away; less is luck of the folds."""
 TRIAL_ROWS = 4000
 MEMORY = 20
 """Steps that L-BFGS remembers."""
@@ -51,7 +53,7 @@ def fit_network(
         rows = np.sort(stream(seed, "calibration/trial").choice(len(rows), TRIAL_ROWS, replace=False))
     errors = {ridge: _cross_validated(points[rows], logs[rows], folds[rows], ridge, seed) for ridge in RIDGES}
     ridge = min(RIDGES, key=lambda one: float(errors[one].min()))
-    if errors[ridge].min() >= float(np.abs(logs[rows] - np.median(logs[rows])).mean()):
+    if errors[ridge].min() > (1.0 - LEAST_GAIN_RATIO) * float(np.abs(logs[rows] - np.median(logs[rows])).mean()):
         return None
     layers = _trained(points, logs, ridge, seed, STOPS[: int(np.argmin(errors[ridge])) + 1])[-1]
     return NetworkResidualSpec(
