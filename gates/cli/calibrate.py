@@ -5,11 +5,19 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gates.cli.progress import note
+from replay.catalog.calibration import read_calibration
+from replay.documents import check, write_atomic
 from replay.errors import SpecError
+from replay.provenance import canonical_json
+from replay.specs.calibration import CalibrationDocument
+
+if TYPE_CHECKING:
+    from replay.calibration.measured import MeasuredSet
 
 
 @click.command("calibrate")
@@ -24,11 +32,13 @@ from replay.errors import SpecError
 )
 @click.option("--hardware", metavar="NAME", help="Only this accelerator.")
 @click.option("--stack", metavar="NAME", help="Only this software stack.")
+@click.option("--family", metavar="NAME", help="Only this kernel family.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder for <accelerator>.json.")
+@click.option("--update", is_flag=True, help="Keep what DIR/<accelerator>.json holds of kernels that are not fitted now.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), help="Fits at once (default: the processors).")
-def command(files: tuple[Path, ...], hardware: str | None, stack: str | None, out: Path, seed: int, jobs: int | None) -> None:
-    """Fit few physical parameters per device, stack and kernel family by robust log error, and a small smooth residual.
+def command(files: tuple[Path, ...], out: Path, update: bool, seed: int, jobs: int | None, **only: str | None) -> None:
+    """Fit few physical parameters per device, stack and kernel family by robust log error, and a small residual.
 
     Six tenths of the shape groups are fitted; the errors written are over the others. Needs scipy (`pip install replay-gate[calibrate]`).
     """
@@ -36,15 +46,23 @@ def command(files: tuple[Path, ...], hardware: str | None, stack: str | None, ou
         raise SpecError("scipy", "it is not installed", "scipy, which fits need", "pip install 'replay-gate[calibrate]'")
     from replay.calibration.calibrate import calibrate
     from replay.calibration.reader import read_measurements
-    from replay.documents import check, write_atomic
-    from replay.provenance import canonical_json
 
-    sets = [measured for path in files for _, measured in read_measurements(path)]
-    sets = [one for one in sets if hardware in (None, one.hardware) and stack in (None, one.stack)]
+    sets = [measured for path in files for _, measured in read_measurements(path) if _wanted(measured, only)]
     if not sets:
-        raise SpecError("--hardware/--stack", "no measured row matches them", "a device and stack of the files", "leave one out")
-    for document in calibrate(sets, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=note):
-        path = out / f"{document.hardware}.json"
-        check(document.to_document(), "calibration.v1", str(path))
-        write_atomic(path, canonical_json(document.to_document()) + b"\n")  # compact: residuals are long lists
-        click.echo(f"wrote {path}: {len(document.families)} kernel families")
+        raise SpecError("--hardware/--stack/--family", "no measured row matches them", "what the files hold", "leave one out")
+    paths = {one.hardware: out / f"{one.hardware}.json" for one in sets}
+    kept = {name: read_calibration(path) for name, path in paths.items() if update and path.is_file()}  # before the long fit
+    for fitted in calibrate(sets, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=note):
+        _write(kept[fitted.hardware].updated(fitted) if fitted.hardware in kept else fitted, paths[fitted.hardware])
+
+
+def _wanted(measured: MeasuredSet, only: dict[str, str | None]) -> bool:
+    names = {"hardware": measured.hardware, "stack": measured.stack, "family": measured.family.name}
+    return all(wanted in (None, names[option]) for option, wanted in only.items())
+
+
+def _write(calibration: CalibrationDocument, path: Path) -> None:
+    document = calibration.to_document()
+    check(document, "calibration.v1", str(path))
+    write_atomic(path, canonical_json(document) + b"\n")  # compact: residuals are long lists
+    click.echo(f"wrote {path}: {len(calibration.families)} kernel families")

@@ -12,6 +12,7 @@ from replay.calibration.kinds.attention import CONTEXT, GENERATION
 from replay.calibration.kinds.collectives import COLLECTIVES_KIND, NETWORK_KIND
 from replay.calibration.kinds.convolution import CONVOLUTION_KIND
 from replay.calibration.kinds.experts import EXPERTS_KIND
+from replay.calibration.kinds.gemm import GEMM_KIND
 from replay.calibration.kinds.layers import LAYERS_KIND
 from replay.calibration.kinds.streams import OPERATORS_KIND, QUANTIZE_KIND, VECTOR_KIND
 from replay.calibration.kinds.vector_gemm import DEEPBENCH_GEMM_KIND, VECTOR_GEMM_KIND
@@ -31,6 +32,7 @@ KINDS: tuple[MeasurementKind, ...] = (
     VECTOR_GEMM_KIND,
     DEEPBENCH_GEMM_KIND,
     CONVOLUTION_KIND,
+    GEMM_KIND,
 )
 """Every kind of measurement file that is read; a file is of the first that recognises its columns."""
 _WHAT = "a file of measured kernels (CSV)"

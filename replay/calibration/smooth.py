@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from replay.calibration.split import FOLDS, cross_validation_folds
 from replay.seeds import stream
 from replay.specs.calibration import ResidualSpec
 from replay.tiling.residual import basis
@@ -28,7 +29,6 @@ LENGTHS = (0.5, 0.8, 1.3, 2.0)
 LENGTH_STEPS = (0.5, 0.7, 1.4, 2.0, 4.0)
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 PASSES = 2
-FOLDS = 3
 NOISE_LOG_ERROR = 0.005
 """A mean log error below this is noise: physics alone is right."""
 SMALL_LOG_ERROR = 0.02
@@ -47,7 +47,7 @@ def fit_smooth(names: tuple[str, ...], features: Array, logs: Array, groups: npt
 
     `groups` [rows] numbers the shape groups: folds keep them whole.
     """
-    folds = stream(seed, "calibration/folds").integers(0, FOLDS, int(groups.max()) + 1)[groups]
+    folds = cross_validation_folds(groups, seed)
     if len(np.unique(folds)) < FOLDS:
         return None
     if float(np.abs(logs).mean()) < NOISE_LOG_ERROR:

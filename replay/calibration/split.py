@@ -8,6 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from replay.seeds import stream
+
+FOLDS = 3
 FITTED_SHARE_RATIO = 0.6
 RULE = (
     "shape groups (all rows of one key) are fitted where the first 8 bytes of sha256(key), as a fraction of 2^64, are below 0.6; "
@@ -21,6 +24,11 @@ def fitted_mask(keys: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.bool_]:
     groups, inverse = np.unique(table, axis=0, return_inverse=True)
     chosen = np.array([_fraction(tuple(int(part) for part in group)) < FITTED_SHARE_RATIO for group in groups])
     return np.asarray(chosen[inverse.reshape(-1)])
+
+
+def cross_validation_folds(groups: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
+    """Return the fold [rows] that a residual's cross-validation leaves the row's group out in; `groups` [rows] numbers them."""
+    return np.asarray(stream(seed, "calibration/folds").integers(0, FOLDS, int(groups.max()) + 1)[groups])
 
 
 def _fraction(key: tuple[int, ...]) -> float:

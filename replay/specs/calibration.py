@@ -1,14 +1,15 @@
 """Calibrations: fitted parameters of a kernel family on one device and software stack, with their own error on kernels left out.
 
-A shipped calibration holds parameters, a small smooth residual and error figures - never rows of measurements.
+A shipped calibration holds parameters, a small residual and error figures - never rows of measurements.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from replay.errors import SpecError
 from replay.provenance import canonical_json
 
 
@@ -26,6 +27,35 @@ class ResidualSpec:
     length: float
     centres: tuple[tuple[float, ...], ...]
     weights: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkLayer:
+    """One layer of a residual network: ``outputs = inputs @ weights + biases``."""
+
+    weights: tuple[tuple[float, ...], ...]
+    """[inputs, outputs]."""
+    biases: tuple[float, ...]
+    """[outputs]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkResidualSpec:
+    """Correction of the logarithm of a family's time by a small network, for families of many features.
+
+    ``log factor(x) = exp(-|z - c|^2 / 2) network(c)`` with ``z = (x - mean) / scale`` and c = z moved into [lower, upper], the range
+    of the fit: outside it fades to 0, so that the physics alone extrapolates. Layers but the last are followed by tanh.
+    """
+
+    features: tuple[str, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    lower: tuple[float, ...]
+    upper: tuple[float, ...]
+    layers: tuple[NetworkLayer, ...]
+
+
+Residual = ResidualSpec | NetworkResidualSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +84,7 @@ class FamilyCalibration:
     variant: str
     """What the family's parameters are split by beside the stack (a format, a head size); empty where by nothing."""
     parameters: dict[str, float]
-    residual: ResidualSpec | None
+    residual: Residual | None
     error: ErrorFigures
 
     @classmethod
@@ -62,6 +92,11 @@ class FamilyCalibration:
         """Return the record of a checked JSON form."""
         residual = None if document["residual"] is None else _residual(document["residual"])
         return cls(**{**document, "residual": residual, "error": ErrorFigures(**document["error"])})
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What names it among the calibrations of a device."""
+        return self.family, self.stack, self.variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +119,20 @@ class CalibrationDocument:
         families = tuple(FamilyCalibration.from_document(family) for family in document["families"])
         return cls(hardware=document["hardware"], families=families, split=document["split"])
 
+    def updated(self, later: CalibrationDocument) -> CalibrationDocument:
+        """Return this document with the families of a later one of the device in place of the same (family, stack, variant), or appended.
+
+        Raises:
+            SpecError: they are of two devices, or groups were kept out by two rules.
+        """
+        for name in ("hardware", "split"):
+            mine, its = getattr(self, name), getattr(later, name)
+            if mine != its:
+                raise SpecError(f"calibration of {self.hardware}: {name}", repr(its), repr(mine), "fit all families again")
+        fitted = {entry.key: entry for entry in later.families}
+        kept = tuple(fitted.pop(entry.key, entry) for entry in self.families)
+        return replace(self, families=(*kept, *fitted.values()))
+
     def find(self, family: str, variant: str, stack: str | None) -> FamilyCalibration | None:
         """Return the calibration of a family and variant under a stack; with None, that of the newest stack by name."""
         found = [entry for entry in self.families if (entry.family, entry.variant) == (family, variant)]
@@ -92,6 +141,14 @@ class CalibrationDocument:
         return max(found, key=lambda entry: entry.stack, default=None)
 
 
-def _residual(document: dict[str, Any]) -> ResidualSpec:
+def _residual(document: dict[str, Any]) -> Residual:
+    if "layers" in document:
+        layers = tuple(NetworkLayer(weights=_rows(layer["weights"]), biases=tuple(layer["biases"])) for layer in document["layers"])
+        ranges = {name: tuple(document[name]) for name in ("features", "mean", "scale", "lower", "upper")}
+        return NetworkResidualSpec(layers=layers, **ranges)
     tuples = {name: tuple(document[name]) for name in ("features", "mean", "scale", "weights")}
-    return ResidualSpec(length=document["length"], centres=tuple(tuple(row) for row in document["centres"]), **tuples)
+    return ResidualSpec(length=document["length"], centres=_rows(document["centres"]), **tuples)
+
+
+def _rows(table: list[list[float]]) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(row) for row in table)

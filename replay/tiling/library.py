@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from replay.specs.calibration import ResidualSpec
+from replay.specs.calibration import Residual
 from replay.specs.hardware import HardwareSpec, KernelFit
 from replay.tiling.families.family import KernelFamily, Parameters, Shapes
 from replay.tiling.residual import residual_factor
@@ -52,7 +52,7 @@ class KernelModel:
 
     family: KernelFamily
     parameters: Parameters
-    residual: ResidualSpec | None
+    residual: Residual | None
     source: Source
     error_ratio: float
     stack: str

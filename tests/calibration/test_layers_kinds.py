@@ -12,6 +12,7 @@ from replay.calibration.kinds.layers import LAYERS_KIND
 from replay.calibration.split import fitted_mask
 from replay.catalog.hardware import read_hardware
 from replay.errors import SpecError
+from replay.tiling.families.gemm_paths import COLD
 
 HEAD = (
     "model,n_head,n_kv_head,n_embd,n_expanded_embd,vocab_size,use_gated_mlp,num_tokens,tp,input_layernorm_ms,attn_rope_ms,mlp_act_ms,add_ms"
@@ -53,10 +54,19 @@ def test_zero_medians_are_counted_and_empty_cells_are_no_rows():
     assert (len(found["input_layernorm"].seconds), found["input_layernorm"].skipped) == (2, ())
 
 
-def test_projections_are_counted_as_left_out():
-    found = read(ROW + ",0.1,0.2", ROW + ",0.1,", head=HEAD + ",mlp_up_proj_ms,mlp_down_proj_ms")
-    assert len(found) == 4
-    assert sum(rows for _, rows in found[0].skipped) == 3
+PROJECTIONS = ",attn_pre_proj_ms,attn_post_proj_ms,mlp_up_proj_ms,mlp_down_proj_ms"
+
+
+def test_the_projections_of_a_rank_are_one_set_of_cold_multiplies():
+    found = read(ROW + ",0.1,0.2,0.3,0.4", ROW.replace("True", "False") + ",,,0.5,0", head=HEAD + PROJECTIONS)
+    part = found[-1]
+    assert [(one.family.name, one.variant) for one in found[4:]] == [("gemm", "bf16")]
+    sizes = [[int(value) for value in part.shapes[name]] for name in ("rows", "columns", "depth")]
+    before, after, up, down = (32 + 2 * 8) * 128 // 4, 4096, 2 * 14336 // 4, 4096
+    assert sizes == [[64] * 5, [before, after, up, 14336 // 4, down], [4096, 4096 // 4, 4096, 4096, 14336 // 4]]
+    assert part.seconds.tolist() == pytest.approx([1e-4, 2e-4, 3e-4, 5e-4, 4e-4])
+    assert part.skipped == (("time is zero, negative or not a number", 1),)
+    assert part.family.paths.rotation == COLD
 
 
 BAD = {

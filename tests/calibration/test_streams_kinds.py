@@ -9,7 +9,7 @@ import pyarrow.csv
 import pytest
 
 from replay.calibration.fit import fit_family, predict
-from replay.calibration.kinds.streams import MULTIPLY, OPERATORS_KIND, QUANTIZE_KIND, UNRESOLVED, VECTOR_KIND
+from replay.calibration.kinds.streams import OPERATORS_KIND, QUANTIZE_KIND, UNRESOLVED, VECTOR_KIND
 from replay.calibration.split import fitted_mask
 from replay.catalog.hardware import read_hardware
 from replay.errors import SpecError
@@ -69,16 +69,22 @@ def test_what_an_operator_without_a_usable_row_skipped_is_still_counted():
     assert [(part.variant, part.skipped) for part in found] == [("fp32-add", ((USELESS, 2),))]
 
 
-def test_multiplies_among_operators_are_left_to_the_gemm_files():
-    rows = ["a100,matmul,64,128,128,0.2", "a100,softmax,64,4096,,0.02", "a100,layernorm,64,4096,,0.05", "a100,gelu,1024,1,,0.04"]
+def test_multiplies_among_operators_are_dense_multiplies():
+    rows = ["a100,matmul,64,128,256,0.2", "a100,softmax,64,4096,,0.02", "a100,layernorm,64,4096,,0.05", "a100,gelu,1024,1,,0.04"]
     found = OPERATORS_KIND.read(table(OPERATORS, *rows), "ops.csv")
     assert [(part.family.name, part.variant, part.hardware) for part in found] == [
         ("softmax", "fp16-softmax", "a100-sxm-80gb"),
         ("norm", "fp16-layernorm", "a100-sxm-80gb"),
         ("elementwise", "fp16-gelu", "a100-sxm-80gb"),
+        ("gemm", "bf16", "a100-sxm-80gb"),
     ]
-    assert [part.skipped for part in found] == [((MULTIPLY, 1),), (), ()]
     assert float(found[2].shapes["rows"][0] * found[2].shapes["columns"][0]) == 1024
+    assert [float(found[3].shapes[name][0]) for name in ("rows", "columns", "depth")] == [64, 128, 256]
+
+
+def test_a_multiply_without_its_depth_is_refused():
+    with pytest.raises(SpecError, match="k, row 3: an empty cell"):
+        OPERATORS_KIND.read(table(OPERATORS, "a100,gelu,1024,1,,0.04", "a100,matmul,64,128,,0.2"), "ops.csv")
 
 
 BAD = {

@@ -41,6 +41,39 @@ def test_a_calibration_twice_gives_the_same_bytes(empty):
     assert empty.read("first/v100-pcie-32gb.json") == empty.read("second/v100-pcie-32gb.json")
 
 
+def test_an_update_keeps_the_kernels_that_are_not_fitted_now(empty):
+    empty.write("v100.csv", timings())
+    empty.write("other.csv", timings(factor=1.5).replace("add", "softmax"))
+    fit = ("calibrate", "--out", "fits", "--jobs", "1", "--measurements")
+    assert empty.replay(*fit, "v100.csv").exit_code == 0
+    before = json.loads(empty.read("fits/v100-pcie-32gb.json"))["families"]
+    assert empty.replay(*fit, "other.csv", "--update").exit_code == 0
+    after = json.loads(empty.read("fits/v100-pcie-32gb.json"))["families"]
+    assert after[0] == before[0]
+    assert [entry["variant"] for entry in after] == ["fp32-add", "fp32-softmax"]
+    assert empty.replay(*fit, "other.csv").exit_code == 0
+    assert len(json.loads(empty.read("fits/v100-pcie-32gb.json"))["families"]) == 1
+
+
+def test_an_update_of_a_broken_file_is_refused_before_the_fit(empty):
+    empty.write("v100.csv", timings())
+    empty.write("v100-pcie-32gb.json", "{}")
+    result = empty.replay("calibrate", "--measurements", "v100.csv", "--out", ".", "--update", "--jobs", "1")
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert empty.read("v100-pcie-32gb.json") == "{}"
+
+
+def test_one_family_of_a_file_can_be_fitted(empty):
+    empty.write("mixed.csv", timings() + timings().replace("add", "softmax").split("\n", 1)[1])
+    fit = ("calibrate", "--measurements", "mixed.csv", "--out", "fits", "--jobs", "1", "--family")
+    assert empty.replay(*fit, "softmax").exit_code == 0
+    assert [entry["family"] for entry in json.loads(empty.read("fits/v100-pcie-32gb.json"))["families"]] == ["softmax"]
+    result = empty.replay(*fit, "gemm")
+    assert result.exit_code == 2
+    assert "no measured row matches" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

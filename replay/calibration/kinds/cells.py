@@ -41,13 +41,13 @@ class Cells:
     table: pa.Table
     where: str
 
-    def whole(self, name: str) -> npt.NDArray[np.int64]:
-        """Return a column of whole numbers [rows], each at least 1.
+    def whole(self, name: str, rows: Mask | None = None) -> npt.NDArray[np.int64]:
+        """Return a column of whole numbers [rows], each at least 1; of other rows than `rows` the cell is not read, and 1.
 
         Raises:
             SpecError: a cell is empty, no whole number, or below 1.
         """
-        values = self.numbers(name)
+        values = self.numbers(name) if rows is None else np.where(rows, self.numbers(name), 1.0)
         bad = ~(np.isfinite(values) & (values >= 1) & (np.floor(values) == values))
         if bad.any():
             row = int(np.flatnonzero(bad)[0])

@@ -2,19 +2,21 @@
 
 Columns: ``model, n_head, n_kv_head, n_embd, n_expanded_embd, vocab_size, use_gated_mlp, num_tokens, tp`` and ``<operator>_ms``; the
 deviations ``<operator>_std_ms`` are not used. 16-bit. The device is in the file's name. Norms, rope, activation and residual add
-are streams with one block of threads a token.
+are streams with one block of threads a token; the four projections are dense multiplies, one set together. Operators of a layer ran
+back to back, so that weights come from DRAM on every use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from replay.calibration.kinds.cells import USELESS, Cells, counted, device_and_stack, read_cells, with_rows
+from replay.calibration.kinds.gemm import product_set
 from replay.calibration.measured import MeasuredSet
 from replay.errors import SpecError
 from replay.tiling.families import stream_shapes
@@ -27,7 +29,8 @@ PROFILER = "vidur"
 SIZES = ("n_head", "n_kv_head", "n_embd", "n_expanded_embd", "vocab_size", "num_tokens", "tp")
 HALF_BYTES = 2.0
 BLOCK = 1024
-PROJECTION = "a projection: the GEMM family is not joined to this kind"
+PROJECTION_FORMAT = "bf16"
+"""Of 16 bits; both kinds run at one rate."""
 
 Sizes = dict[str, Array]
 
@@ -63,7 +66,19 @@ OPERATORS = {
     "mlp_act": _Operator(family=ACTIVATION, shapes=_activation),
     "add": _Operator(family=RESIDUAL_ADD, shapes=_add),
 }
-PROJECTIONS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")
+
+
+def _attention_columns(sizes: Sizes) -> Array:
+    return np.asarray((sizes["n_head"] + 2 * sizes["n_kv_head"]) * sizes["n_embd"] / sizes["n_head"])
+
+
+PROJECTIONS: dict[str, Callable[[Sizes], tuple[Array, Array]]] = {
+    "attn_pre_proj": lambda sizes: (_attention_columns(sizes) / sizes["tp"], sizes["n_embd"]),
+    "attn_post_proj": lambda sizes: (sizes["n_embd"], sizes["n_embd"] / sizes["tp"]),
+    "mlp_up_proj": lambda sizes: ((1 + sizes["gates"]) * sizes["n_expanded_embd"] / sizes["tp"], sizes["n_embd"]),
+    "mlp_down_proj": lambda sizes: (sizes["n_embd"], sizes["n_expanded_embd"] / sizes["tp"]),
+}
+"""Projections -> (columns, depth) of one rank's weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +92,7 @@ class LayersKind:
         return {"n_expanded_embd", "use_gated_mlp", "num_tokens", "tp"} <= columns
 
     def read(self, table: pa.Table, where: str) -> tuple[MeasuredSet, ...]:
-        """Return one set per operator column that was measured.
+        """Return one set per streaming operator that was measured, and one of all projections.
 
         Raises:
             SpecError: columns or sizes that cannot be, no usable time, or no device in the file's name.
@@ -94,9 +109,7 @@ class LayersKind:
             for name, operator in OPERATORS.items()
             if f"{name}_ms" in table.column_names
         ]
-        left = counted((PROJECTION, cells.seconds(f"{name}_ms")[1]) for name in PROJECTIONS if f"{name}_ms" in table.column_names)
-        found = with_rows(sets, where)
-        return (replace(found[0], skipped=(*found[0].skipped, *left)), *found[1:])
+        return with_rows([*sets, *_projections(sizes, cells, (hardware, stack or PROFILER))], where)
 
 
 LAYERS_KIND = LayersKind()
@@ -116,6 +129,23 @@ def _measured(
         group_key=(tokens[usable],),
         skipped=counted([(USELESS, useless)]),
     )
+
+
+def _projections(sizes: Sizes, cells: Cells, place: tuple[str, str]) -> list[MeasuredSet]:
+    """Return the set of all measured projections, none where no column times one."""
+    parts, times, useless_count = [], [], 0
+    for name, rule in PROJECTIONS.items():
+        if f"{name}_ms" in cells.table.column_names:
+            seconds, usable, useless = cells.seconds(f"{name}_ms")
+            whole = [np.ceil(column[usable]).astype(np.int64) for column in (sizes["num_tokens"], *rule(sizes))]
+            parts.append(whole)
+            times.append(seconds[usable])
+            useless_count += int(useless.sum())
+    if not parts:
+        return []
+    three = [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    skipped = ((USELESS, useless_count),) if useless_count else ()
+    return [product_set((*place, PROJECTION_FORMAT), three, np.concatenate(times), cold=True, skipped=skipped)]
 
 
 def _gates(cells: Cells) -> Array:

@@ -1,8 +1,8 @@
-"""Timings of streaming kernels: vector operators, quantising to 8 bits, and a mixed list of operators.
+"""Timings of streaming kernels: vector operators, quantising to 8 bits, and a mixed list of operators with some multiplies.
 
 - vector: ``gpu, op, B, H, ms`` (and launch geometry, unused), fp32, B rows of H columns; suffix u: with a scalar;
 - quantize: ``gpu, op_name, m, k, quant_dtype, ms``, 16-bit to 8-bit, m rows of k columns; the stack is in the file's name;
-- operators: ``gpu, op, m, n, k, ms``, fp16: softmax and layer norm of m rows of n columns, gelu of m elements.
+- operators: ``gpu, op, m, n, k, ms``, fp16: softmax and layer norm of m rows of n columns, gelu of m elements, matmul of m x k with k x n.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from replay.calibration.kinds.cells import USELESS, Cells, Mask, chosen, counted, device_name, read_cells, stack_of_file, with_rows
+from replay.calibration.kinds.gemm import FORMATS as GEMM_FORMATS
+from replay.calibration.kinds.gemm import product_set
 from replay.calibration.measured import MeasuredSet
 from replay.errors import SpecError, nearest
 from replay.tiling.families import stream_shapes
@@ -45,7 +47,6 @@ FP32_BYTES, HALF_BYTES, BYTE = 4.0, 2.0, 1.0
 UNRESOLVED_RATIO = 0.05
 """An increment below this share of the static kernel's time is within the repeat noise of the two timings it is the difference of."""
 UNRESOLVED = "a difference of two timings within their repeat noise (5 %)"
-MULTIPLY = "a matrix multiply: GEMM files time those"
 
 ShapeRule = Callable[[Array, Array], Shapes]
 
@@ -75,7 +76,7 @@ class VectorKind:
 
 @dataclass(frozen=True, slots=True)
 class OperatorsKind:
-    """Eager operators in fp16, of which matrix multiplies are left to the GEMM kinds."""
+    """Eager operators in fp16."""
 
     name: str = "operators"
 
@@ -84,7 +85,7 @@ class OperatorsKind:
         return columns == {"gpu", "op", "m", "n", "k", "ms"}
 
     def read(self, table: pa.Table, where: str) -> tuple[MeasuredSet, ...]:
-        """Return one set per device and operator; multiplies are counted as skipped.
+        """Return one set per device and operator.
 
         Raises:
             SpecError: columns, operators or devices that cannot be.
@@ -95,7 +96,7 @@ class OperatorsKind:
             "layernorm": (NORM, lambda rows, columns: stream_shapes.norm(rows, columns, element_bytes=HALF_BYTES)),
             "gelu": (ELEMENTWISE, _elementwise_rule(HALF_BYTES, 1)),
         }
-        return _operator_sets(cells, (cells.whole("m"), cells.whole("n")), rules, "fp16", left_out={"matmul": MULTIPLY})
+        return _operator_sets(cells, (cells.whole("m"), cells.whole("n")), rules, "fp16", multiply="matmul")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,21 +160,24 @@ def _operator_sets(
     rules: dict[str, tuple[KernelFamily, ShapeRule]],
     format_name: str,
     *,
-    left_out: dict[str, str] | None = None,
+    multiply: str | None = None,
 ) -> tuple[MeasuredSet, ...]:
-    """Return one set per device and operator of a table with the columns gpu, op and ms."""
+    """Return one set per device and operator of a table with the columns gpu, op and ms; of `multiply` rows k is the depth."""
     devices, names = cells.text("gpu"), cells.text("op")
-    _known(names, (*rules, *(left_out or {})), f"{cells.where}: op")
+    _known(names, (*rules, *filter(None, [multiply])), f"{cells.where}: op")
     seconds, usable, useless = cells.seconds("ms")
     sets = []
     for short in sorted(set(devices.tolist())):
-        here = devices == short
-        left = [(reason, here & (names == name)) for name, reason in (left_out or {}).items()]
+        hardware = device_name(short, cells.where)
         for name, (family, rule) in rules.items():
-            rows = here & (names == name)
-            place = (device_name(short, cells.where), FRAMEWORK, f"{format_name}-{name}")
-            sets.append(_measured(family, rule, sizes, seconds, rows & usable, place, ((USELESS, rows & useless), *left)))
-            left = []
+            rows = (devices == short) & (names == name)
+            place = (hardware, FRAMEWORK, f"{format_name}-{name}")
+            sets.append(_measured(family, rule, sizes, seconds, rows & usable, place, ((USELESS, rows & useless),)))
+        if multiply is not None:
+            rows = (devices == short) & (names == multiply)
+            three = chosen((*sizes, cells.whole("k", rows)), rows & usable)
+            left = counted([(USELESS, rows & useless)])
+            sets.append(product_set((hardware, FRAMEWORK, GEMM_FORMATS[format_name]), three, seconds[rows & usable], skipped=left))
     return with_rows(sets, cells.where)
 
 

@@ -40,7 +40,6 @@ from replay.tiling.terms import Array, Terms
 
 WARM_SHARPNESS = 8.0
 """How sharply data stop being found in the cache once they outgrow their share of it."""
-RESIDUAL_LAYERS = (28, 28)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +79,6 @@ class GemmFamily:
         """Names of the columns of `features`."""
         return FEATURES
 
-    @property
-    def residual_layers(self) -> tuple[int, ...]:
-        """Hidden sizes of the residual, a network: its errors turn at many thresholds."""
-        return RESIDUAL_LAYERS
-
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         """Return the time of the automatic choice for each shape [rows].
 
@@ -94,11 +88,15 @@ class GemmFamily:
         return self.choices(shapes, device, parameters).seconds
 
     def terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
-        """Return the pure terms of the automatic choice for each shape [rows]."""
+        """Return the terms of the automatic choice [rows], which `overlap_exponent` joins.
+
+        Raises:
+            SpecError: as `seconds`.
+        """
         return self.choices(shapes, device, parameters).terms
 
     def overlap_exponent(self, parameters: Parameters) -> float:
-        """Return the p that joins execution and memory."""
+        """Return the exponent that joins execution and memory time."""
         return parameters["overlap_exponent"]
 
     def seconds_at(
@@ -122,13 +120,13 @@ class GemmFamily:
     ) -> GemmChoice:
         """Return the fastest kernels among `tiles` (default: all legal ones) and splits (default: all legal ones).
 
-        A pinned split takes effect as far as every part keeps its least depth, and not at all where the stack has no split
-        kernels: `GemmChoice.split` says which was taken.
+        A pinned split is taken as far as the automatic choice may go: down to the next power of two at which every part keeps its
+        least depth and units are not crowded, and not at all where the stack has no split kernels (`GemmChoice.split`).
 
         Raises:
-            SpecError: a size below 1, a tile that fits no unit, or the device has no rate for the format.
+            SpecError: a size or split below 1, a tile that fits no unit, or the device has no rate for the format.
         """
-        self._check(shapes, device, tiles)
+        self._check(shapes, device, tiles, split)
         product = self._product(shapes, device, parameters)
         found = fastest(
             product,
@@ -136,7 +134,7 @@ class GemmFamily:
             device,
             parameters,
             split=split if self.paths.splits else 1,
-            vector=self.paths.vector and tiles is None,
+            vector=self.paths.vector and tiles is None and split in (None, 1),
         )
         narrowing_s, narrowed_bytes = self._narrowing(product, device, parameters)
         terms = Terms(
@@ -146,7 +144,7 @@ class GemmFamily:
             sync_s=found.combine_s + narrowing_s,
             bytes=product.dram_bytes + found.combine_bytes + narrowed_bytes,
         )
-        exponent = parameters["overlap_exponent"]
+        exponent = self.overlap_exponent(parameters)
         return GemmChoice(
             terms=terms,
             overlap_exponent=exponent,
@@ -172,7 +170,7 @@ class GemmFamily:
         moved = columns * depth * self.format.weight_bytes + rows * depth * self.format.activation_bytes + rows * columns * RESULT_BYTES
         return gemm_features(rows, columns, depth, moved, self.units_count)
 
-    def _check(self, shapes: Shapes, device: HardwareSpec, tiles: tuple[Tile, ...] | None) -> None:
+    def _check(self, shapes: Shapes, device: HardwareSpec, tiles: tuple[Tile, ...] | None, split: int | None) -> None:
         for name, column in zip(("rows", "columns", "depth"), _sizes(shapes), strict=True):
             if len(column) and not column.min() >= 1:
                 raise SpecError(f"gemm {name}", f"{column.min():g}", "at least 1", "drop the empty product")
@@ -180,6 +178,8 @@ class GemmFamily:
             problem = tile_problem(tile, self.format, device)
             if problem is not None:
                 raise SpecError("gemm tile", problem, "a tile that one unit holds", "take a smaller tile")
+        if split is not None and split < 1:
+            raise SpecError("gemm split", str(split), "at least 1", "pin 1 to forbid splits, or leave the choice open")
         if tiles == ():
             raise SpecError("gemm tile", "no tile is allowed", "at least one", "allow a tile, or leave the choice open")
 

@@ -17,6 +17,7 @@ from replay.tiling.families.gemm_tiles import (
     Tile,
     columns_of,
     most_split,
+    taken_split,
 )
 from replay.tiling.terms import Array, combine
 
@@ -76,31 +77,35 @@ def fastest(
     """Return the fastest of `tiles` and splits (None: all), and of the kernel for one row where there is one (`vector`)."""
     count = len(product.rows)
     table = _tiles(product, tiles, device, parameters)
-    every = np.arange(count)
+    allowed = np.maximum(1.0, np.minimum(most_split(product.depth, product.step_elements), _uncrowded(table, device)))
+    pinned = None if split is None else taken_split(np.minimum(allowed, float(split)))
+    every, floor = np.arange(count), np.full(count, parameters["floor_s"])
     time_s, index = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
     parts, execute_s, combine_s, waves = np.ones(count), np.full(count, np.inf), np.zeros(count), np.ones(count)
-    for asked in SPLITS if split is None else (split,):
-        if asked > 1 and split is None and not (product.depth >= asked).any():
-            break
-        taken = np.minimum(float(asked), most_split(product.depth, product.step_elements)) if asked > 1 else np.ones(count)
-        candidate_s, candidate_waves = _execute(table, taken, product, device, parameters)
-        if split is None and asked > 1:
-            crowded = table.grid * asked > MOST_SPLIT_TILES_PER_UNIT * device.units_count
-            candidate_s = np.where(crowded | (taken < asked), np.inf, candidate_s)
+    for asked in SPLITS:
+        usable = allowed >= asked if pinned is None else pinned == asked
+        if not usable.any():
+            continue
+        candidate_s, candidate_waves = _execute(table, asked, product, device, parameters)
+        candidate_s = np.where(usable, candidate_s, np.inf)
         best = np.argmin(candidate_s, axis=0)
         chosen_s = candidate_s[best, every]
         if vector and asked == 1:
             row_s = _one_row(product, device, parameters)
             chosen_s, best = np.minimum(chosen_s, row_s), np.where(row_s < chosen_s, -1, best)
-        added_s = _combine_s(product, taken, device, parameters)
-        floor = np.full(count, parameters["floor_s"])
+        added_s = _combine_s(product, asked, device, parameters)
         total_s = combine(chosen_s, product.memory_s, floor, added_s, parameters["overlap_exponent"])
         better = total_s < time_s
         time_s = np.where(better, total_s, time_s)
-        index, parts = np.where(better, best, index), np.where(better, taken, parts)
+        index, parts = np.where(better, best, index), np.where(better, asked, parts)
         execute_s, combine_s = np.where(better, chosen_s, execute_s), np.where(better, added_s, combine_s)
         waves = np.where(better, candidate_waves[best, every], waves)
     return _placed(product, tiles, index, parts, execute_s, combine_s, waves)
+
+
+def _uncrowded(table: _Tiles, device: HardwareSpec) -> Array:
+    """Return the most parts with which units do not hold more tiles than a library splits for [tiles, rows]."""
+    return np.asarray(MOST_SPLIT_TILES_PER_UNIT * device.units_count / table.grid)
 
 
 def _tiles(product: Product, tiles: tuple[Tile, ...], device: HardwareSpec, parameters: Parameters) -> _Tiles:
@@ -119,8 +124,8 @@ def _tiles(product: Product, tiles: tuple[Tile, ...], device: HardwareSpec, para
     )
 
 
-def _execute(table: _Tiles, split: Array, product: Product, device: HardwareSpec, parameters: Parameters) -> tuple[Array, Array]:
-    """Return the execution time and the waves of every tile [tiles, rows] at a split [rows]."""
+def _execute(table: _Tiles, split: int, product: Product, device: HardwareSpec, parameters: Parameters) -> tuple[Array, Array]:
+    """Return the execution time and the waves of every tile [tiles, rows] at a split."""
     occupancy = table.grid * split / device.units_count
     smooth = parameters["wave_smoothness_ratio"]
     waves = np.where(occupancy <= 1.0, 1.0, (1.0 - smooth) * occupancy + smooth * np.ceil(occupancy))
@@ -137,12 +142,12 @@ def _one_row(product: Product, device: HardwareSpec, parameters: Parameters) -> 
     return np.where(product.rows == 1.0, column_s * turns, np.inf)
 
 
-def _combine_s(product: Product, split: Array, device: HardwareSpec, parameters: Parameters) -> Array:
+def _combine_s(product: Product, split: int, device: HardwareSpec, parameters: Parameters) -> Array:
     """Return the time to add the parts of a split [rows], 0 where there is none."""
-    if not (split > 1.0).any():
-        return np.zeros(len(split))
+    if split == 1:
+        return np.zeros(len(product.rows))
     rate = parameters["combine_rate_ratio"] * device.memory_bytes_per_s
-    return np.where(split > 1.0, parameters["split_combine_s"] + _combine_bytes(product, split) / rate, 0.0)
+    return np.asarray(parameters["split_combine_s"] + _combine_bytes(product, np.array(float(split))) / rate)
 
 
 def _combine_bytes(product: Product, split: Array) -> Array:

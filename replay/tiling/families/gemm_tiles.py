@@ -53,6 +53,11 @@ def most_split(depth: Array, step_elements: int) -> Array:
     return np.asarray(np.maximum(1.0, np.floor(depth / (LEAST_SPLIT_STEPS * step_elements))))
 
 
+def taken_split(most: Array) -> Array:
+    """Return the largest of `SPLITS` that is at most `most` (>= 1), elementwise."""
+    return np.asarray(np.array(SPLITS)[np.searchsorted(SPLITS, most, side="right") - 1])
+
+
 def columns_of(tiles: tuple[Tile, ...]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return rows, columns and depths of tiles, each [tiles, 1]."""
     table = np.array(tiles, dtype=np.float64).reshape(-1, 3)
