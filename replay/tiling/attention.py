@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from replay.lowering.kernel_plan import FORMAT_BYTES, UNFUSED_KERNELS, Kernel
-from replay.tiling.bins import AttentionBin
+from replay.tiling.bins import AttentionBin, attention_resources
 from replay.tiling.families.decode_attention import SPLITS, DecodeAttention, decode_shapes
 from replay.tiling.families.decode_paths import PATHS, decode_paths
 from replay.tiling.families.family import Shapes
 from replay.tiling.families.prefill_attention import FULL_WINDOW, PrefillAttention, prefill_path, prefill_shapes
+from replay.tiling.families.tile_resources import spill_s
 from replay.tiling.library import UNCALIBRATED_ERROR_RATIO, Cost, KernelLibrary, KernelModel, in_order
-from replay.tiling.terms import Array
+from replay.tiling.terms import Array, in_sequence, nothing
 
 SCORE_BYTES = 2.0 * (4 + 2)
 """Unfused attention per query head and (query, key) pair: 32-bit scores and 16-bit probabilities, each written and read."""
@@ -45,7 +46,15 @@ class AttentionPricer:
         model = self.library.model(PrefillAttention(path=path), found, wanted=variants[0])
         sequences, prompt, prefix = equal_prompts(tokens, keys, self.window)
         lengths = {"sequences": sequences, "prompt_tokens": prompt, "prefix_tokens": prefix}
-        return self._priced(model, prefill_shapes({**lengths, **self._sizes}), tokens * keys)
+        cost = self._priced(model, prefill_shapes({**lengths, **self._sizes}), tokens * keys)
+        if self.bin_.spill is None or self.bin_.tile is None:
+            return cost
+        # Every block of keys of every tile reads and writes what does not fit the registers.
+        blocks = self.kernel.attention.query_heads * tokens * keys / (self.bin_.tile[0] * self.bin_.tile[1])
+        spilled = attention_resources(self.bin_.tile, self.kernel, self.library.device).spilled_bytes
+        steps, device = blocks / self.library.device.units_count, self.library.device
+        spilling = nothing(len(steps)).with_memory(spill_s(spilled, steps, device, model.parameters["dram_efficiency_ratio"]))
+        return replace(cost, terms=in_sequence([cost.terms, spilling], cost.overlap_exponent))
 
     def decode(self, sequences: Array, context: Array) -> Cost:
         """Return the cost of one call for `sequences` >= 1 sequences of the mean context `context` [points]."""

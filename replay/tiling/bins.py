@@ -12,7 +12,17 @@ from replay.specs.hardware import HardwareSpec
 from replay.specs.knobs import PHASES, Value
 from replay.specs.mapping import MappingSpec
 from replay.tiling.families.gemm_formats import GemmFormat, gemm_format
-from replay.tiling.families.gemm_tiles import LEAST_SPLIT_STEPS, Tile, most_split, tile_problem
+from replay.tiling.families.gemm_tiles import (
+    ACCUMULATOR_BYTES,
+    ACCUMULATOR_SHARE_RATIO,
+    LEAST_SPLIT_STEPS,
+    Tile,
+    most_split,
+    taken_split,
+    tile_problem,
+    tile_resources,
+)
+from replay.tiling.families.tile_resources import TileResources
 
 STEP_PHASES = ((0, PHASES[1]), (1, PHASES[0]))
 """Phase of a step: 0 = decode only, 1 = it has prefill tokens (token-wise kernels then take the prefill settings)."""
@@ -35,6 +45,8 @@ class ProductBin:
     requested: Value
     problem: str | None
     """Why the requested tile cannot run."""
+    spill: str | None
+    """How it outgrows the registers, where it runs nevertheless."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +60,7 @@ class AttentionBin:
     split: int | None
     requested: Value
     problem: str | None
+    spill: str | None
 
 
 def product_format(kernel: Kernel) -> GemmFormat:
@@ -73,6 +86,7 @@ def product_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, r
             asked = mapping.value("gemm.tile", **where, rows=first)
             pinned = (asked[0], asked[1], asked[2]) if isinstance(asked, tuple) else None
             problem = tile_problem(pinned, product_format(kernel), hardware) if pinned else None
+            runs = tile_resources(pinned, product_format(kernel), hardware) if pinned and not problem else None
             split = mapping.value("gemm.split_k", **where, rows=first)
             yield ProductBin(
                 phase=phase,
@@ -83,6 +97,7 @@ def product_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, r
                 split=split if isinstance(split, int) else None,
                 requested=asked,
                 problem=problem,
+                spill=runs.spill_problem if runs else None,
             )
 
 
@@ -95,6 +110,7 @@ def attention_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec,
         asked = mapping.value("attention.tile", **where, rows=first)
         pinned = (asked[0], asked[1]) if isinstance(asked, tuple) else None
         problem = attention_tile_problem(pinned, kernel, hardware) if pinned else None
+        runs = attention_resources(pinned, kernel, hardware) if pinned and not problem else None
         split = mapping.value("attention.kv_split", **where, rows=first)
         yield AttentionBin(
             first_row=0 if first == 1 else first,
@@ -103,19 +119,25 @@ def attention_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec,
             split=split if isinstance(split, int) else None,
             requested=asked,
             problem=problem,
+            spill=runs.spill_problem if runs else None,
         )
 
 
 def attention_tile_problem(tile: AttentionTile, kernel: Kernel, hardware: HardwareSpec) -> str | None:
-    """Return why a tile cannot run on one unit, or None: queries and two stages of keys and values, and the accumulators."""
+    """Return why a tile cannot run on one unit, or None."""
+    problem = attention_resources(tile, kernel, hardware).launch_problem
+    return f"tile {tile[0]}x{tile[1]} {problem} on {hardware.name}" if problem else None
+
+
+def attention_resources(tile: AttentionTile, kernel: Kernel, hardware: HardwareSpec) -> TileResources:
+    """Return what a tile takes of a unit: queries and two stages of keys and values; scores and outputs in 32 bit."""
     (rows, keys), head_size = tile, kernel.attention.head_size
-    needed = (rows * FORMAT_BYTES["bf16"] + 2 * keys * FORMAT_BYTES[kernel.kv_format]) * head_size
-    accumulators = rows * (keys + head_size) * 4.0
-    if needed > hardware.unit_memory_bytes:
-        return f"tile {rows}x{keys} needs {needed:.0f} bytes of unit memory, {hardware.name} has {hardware.unit_memory_bytes:.0f}"
-    if accumulators > hardware.unit_registers_bytes:
-        return f"tile {rows}x{keys} needs {accumulators:.0f} bytes of registers, {hardware.name} has {hardware.unit_registers_bytes:.0f}"
-    return None
+    return TileResources(
+        operand_bytes=(rows * FORMAT_BYTES["bf16"] + 2 * keys * FORMAT_BYTES[kernel.kv_format]) * head_size,
+        accumulator_bytes=rows * (keys + head_size) * ACCUMULATOR_BYTES,
+        operand_budget_bytes=hardware.unit_memory_bytes,
+        accumulator_budget_bytes=ACCUMULATOR_SHARE_RATIO * hardware.unit_registers_bytes,
+    )
 
 
 def tile_decisions(kernels: tuple[Kernel, ...], hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> tuple[Decision, ...]:
@@ -149,9 +171,9 @@ def _kernel_decisions(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSp
 def _tile_decision(knob: str, place: str, bin_: ProductBin | AttentionBin, rows_to: int) -> Iterator[Decision]:
     if isinstance(bin_.requested, tuple):
         asked = "x".join(map(str, bin_.requested))
-        effective = "the default tile" if bin_.problem else asked
+        effective = "the default tile" if bin_.problem else f"{asked}, spilling" if bin_.spill else asked
         where = f"{knob}@{place}{_rows(bin_, rows_to)}"
-        yield Decision(knob=where, requested=asked, effective=effective, reason=bin_.problem, stage="tiling")
+        yield Decision(knob=where, requested=asked, effective=effective, reason=bin_.problem or bin_.spill, stage="tiling")
 
 
 def _split_decision(kernel: Kernel, place: str, bin_: ProductBin, rows_to: int) -> Iterator[Decision]:
@@ -167,8 +189,8 @@ def effective_split(kernel: Kernel, split: int) -> tuple[int, str | None]:
     if not kernel.is_dense:
         return 1, "grouped products do not split their depth" if split > 1 else None
     step, depth = product_format(kernel).step_elements, kernel.matmul.depth
-    effective = int(min(split, most_split(np.array([float(depth)]), step)[0]))
-    reason = None if effective == split else f"each part keeps at least {LEAST_SPLIT_STEPS * step} of a depth of {depth}"
+    effective = int(taken_split(np.minimum(split, most_split(np.array([float(depth)]), step)))[0])
+    reason = None if effective == split else f"splits are powers of two whose parts keep at least {LEAST_SPLIT_STEPS * step} of {depth}"
     return effective, reason
 
 

@@ -50,8 +50,8 @@ class Terms:
         """Return the terms of some rows, in their order."""
         return Terms(**{name: getattr(self, name)[rows] for name in TERM_NAMES})
 
-    def with_memory(self, extra_s: float) -> Terms:
-        """Return these terms with `extra_s` more memory time."""
+    def with_memory(self, extra_s: Array | float) -> Terms:
+        """Return these terms with `extra_s` [rows] more memory time."""
         return replace(self, memory_s=self.memory_s + extra_s)
 
     def with_sync(self, extra_s: Array | float) -> Terms:

@@ -152,7 +152,7 @@ def _joined(row):
 def test_a_split_finer_than_the_reduction_allows_is_reported():
     decisions = {d.knob: d for d in compiled("[gemm]", "split_k = 1000").decisions if d.knob.startswith("gemm.split_k")}
     assert decisions["gemm.split_k@qkv.decode"].effective == "32"
-    assert "at least 128 of a depth of 4096" in decisions["gemm.split_k@qkv.decode"].reason
+    assert "keep at least 128 of 4096" in decisions["gemm.split_k@qkv.decode"].reason
     assert not [knob for knob in decisions if knob.startswith("gemm.split_k@lm_head.prefill")]
 
 

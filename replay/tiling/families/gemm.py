@@ -34,9 +34,10 @@ from replay.tiling.families.gemm_features import FEATURES, gemm_features
 from replay.tiling.families.gemm_formats import RESULT_BYTES, SOURCE_BYTES, GemmFormat, gemm_format
 from replay.tiling.families.gemm_parameters import gemm_parameters
 from replay.tiling.families.gemm_paths import COLD, GemmPaths, gemm_paths
-from replay.tiling.families.gemm_search import Product, fastest
-from replay.tiling.families.gemm_tiles import Tile, legal_tiles, tile_problem
-from replay.tiling.terms import Array, Terms
+from replay.tiling.families.gemm_search import Fastest, Product, fastest
+from replay.tiling.families.gemm_tiles import Tile, legal_tiles, tile_problem, tile_resources
+from replay.tiling.families.tile_resources import spill_s
+from replay.tiling.terms import Array, Terms, in_sequence, nothing
 
 WARM_SHARPNESS = 8.0
 """How sharply data stop being found in the cache once they outgrow their share of it."""
@@ -124,7 +125,7 @@ class GemmFamily:
         least depth and units are not crowded, and not at all where the stack has no split kernels (`GemmChoice.split`).
 
         Raises:
-            SpecError: a size or split below 1, a tile that fits no unit, or the device has no rate for the format.
+            SpecError: a size or split below 1, a tile that no unit can launch, or the device has no rate for the format.
         """
         self._check(shapes, device, tiles, split)
         product = self._product(shapes, device, parameters)
@@ -145,6 +146,8 @@ class GemmFamily:
             bytes=product.dram_bytes + found.combine_bytes + narrowed_bytes,
         )
         exponent = self.overlap_exponent(parameters)
+        if tiles is not None:
+            terms = in_sequence([terms, self._spilling(found, product, device, parameters)], exponent)
         return GemmChoice(
             terms=terms,
             overlap_exponent=exponent,
@@ -154,6 +157,13 @@ class GemmFamily:
             padding_ratio=found.padding_ratio,
             seconds=np.maximum(terms.time_s(exponent), self.bound_s(shapes, device)),
         )
+
+    def _spilling(self, found: Fastest, product: Product, device: HardwareSpec, parameters: Parameters) -> Terms:
+        """Return the terms [rows] of passing accumulators beyond the registers through memory."""
+        needs = {tuple(tile): tile_resources(tuple(tile), self.format, device) for tile in np.unique(found.tile, axis=0).tolist()}
+        spilled = np.array([needs[tuple(tile)].spilled_bytes for tile in found.tile.tolist()])
+        steps = found.waves * np.ceil(product.depth / (found.tile[:, 2] * found.split))
+        return nothing(len(steps)).with_memory(spill_s(spilled, steps, device, parameters["memory_efficiency_ratio"]))
 
     def bound_s(self, shapes: Shapes, device: HardwareSpec) -> Array:
         """Return FLOPs over the peak, or bytes over the caches' joint rate, or bytes that no cache can hold over the DRAM rate."""

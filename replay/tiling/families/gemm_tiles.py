@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from replay.specs.hardware import HardwareSpec
 from replay.tiling.families.gemm_formats import GemmFormat
+from replay.tiling.families.tile_resources import TileResources
 from replay.tiling.terms import Array
 
 TILE_ROWS = (16, 32, 64, 128, 256)
@@ -29,23 +30,29 @@ Tile = tuple[int, int, int]
 
 def tile_problem(tile: Tile, format_: GemmFormat, device: HardwareSpec) -> str | None:
     """Return why a tile cannot run on one unit, or None."""
-    rows, columns, depth = tile
-    name = f"tile {rows}x{columns}x{depth}"
+    name = "x".join(map(str, tile))
     if min(tile) < 1:
-        return f"{name} has a side below 1"
-    operands = STAGES * depth * (rows * format_.activation_bytes + columns * format_.weight_bytes)
-    if operands > device.unit_memory_bytes:
-        return f"{name} needs {operands:.0f} bytes of unit memory, {device.name} has {device.unit_memory_bytes:.0f}"
-    accumulators, registers = rows * columns * ACCUMULATOR_BYTES, ACCUMULATOR_SHARE_RATIO * device.unit_registers_bytes
-    if accumulators > registers:
-        return f"{name} needs {accumulators:.0f} bytes of accumulators, {device.name} has {registers:.0f} for them"
-    return None
+        return f"tile {name} has a side below 1"
+    problem = tile_resources(tile, format_, device).launch_problem
+    return f"tile {name} {problem} on {device.name}" if problem else None
+
+
+def tile_resources(tile: Tile, format_: GemmFormat, device: HardwareSpec) -> TileResources:
+    """Return what a tile takes of a unit."""
+    rows, columns, depth = tile
+    return TileResources(
+        operand_bytes=STAGES * depth * (rows * format_.activation_bytes + columns * format_.weight_bytes),
+        accumulator_bytes=rows * columns * ACCUMULATOR_BYTES,
+        operand_budget_bytes=device.unit_memory_bytes,
+        accumulator_budget_bytes=ACCUMULATOR_SHARE_RATIO * device.unit_registers_bytes,
+    )
 
 
 def legal_tiles(format_: GemmFormat, device: HardwareSpec) -> tuple[Tile, ...]:
-    """Return the tiles to choose among: those of the table that a unit holds, small ones first."""
+    """Return the tiles to choose among: those of the table that a unit holds without spilling, small ones first."""
     every = ((rows, columns, format_.step_elements) for rows in TILE_ROWS for columns in TILE_COLUMNS)
-    return tuple(tile for tile in every if tile_problem(tile, format_, device) is None)
+    held = ((tile, tile_resources(tile, format_, device)) for tile in every)
+    return tuple(tile for tile, needs in held if not needs.launch_problem and not needs.spilled_bytes)
 
 
 def most_split(depth: Array, step_elements: int) -> Array:
