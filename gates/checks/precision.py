@@ -8,6 +8,8 @@ from gates.checks.check import Evidence
 from gates.finding import Finding
 from replay.lowering.kernel_plan import FORMAT_BYTES, KernelPlan
 
+SPARSE, DENSE = "2:4", "dense"
+
 
 def quality_evidence(evidence: Evidence) -> Iterator[Finding]:
     """Find formats that really change and do not get wider: a gain in speed needs evidence about the quality of the answers.
@@ -33,8 +35,13 @@ def format_changes(baseline: KernelPlan, candidate: KernelPlan) -> list[str]:
     return [
         f"{operand} of {layer} {before[layer, operand]} -> {name}"
         for (layer, operand), name in after.items()
-        if before.get((layer, operand), name) != name and FORMAT_BYTES[name] <= FORMAT_BYTES[before[layer, operand]]
+        if before.get((layer, operand), name) != name and _loses_values(before[layer, operand], name)
     ]
+
+
+def _loses_values(before: str, after: str) -> bool:
+    """Return whether values may change: the format does not get wider, or weights become sparse."""
+    return after == SPARSE if SPARSE in (before, after) else FORMAT_BYTES[after] <= FORMAT_BYTES[before]
 
 
 def _formats(plan: KernelPlan) -> dict[tuple[str, str], str]:
@@ -42,6 +49,7 @@ def _formats(plan: KernelPlan) -> dict[tuple[str, str], str]:
     for kernel in plan.kernels:
         if kernel.backends:
             found[kernel.layer_type, "weights"] = kernel.weights_format
+            found[kernel.layer_type, "sparsity of weights"] = SPARSE if kernel.sparse else DENSE
             found[kernel.layer_type, "activations"] = kernel.activations_format
         if kernel.phase is not None:
             found[kernel.layer_type, "key-value cache"] = kernel.kv_format

@@ -119,7 +119,7 @@ def hardware_from_document(document: Document, where: str) -> HardwareSpec:
     Raises:
         SpecError: a figure is missing, unknown, out of range or without a source.
     """
-    values, sources = dict(document), document.get("sources")
+    values, sources = {key: value for key, value in document.items() if value is not None}, document.get("sources")
     kernels = _recorded_kernels(values.pop("kernels", None), f"{where}: hardware")
     if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
         raise SpecError(f"{where}: hardware", f"sources is {sources!r}"[:80], "the source of each figure", "make it again")

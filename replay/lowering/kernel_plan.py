@@ -37,6 +37,10 @@ UNFUSED_KERNELS = 3
 EXPERT_KERNELS = 5
 """A mixture of experts: sorting rows by expert, two grouped products, the activation between them, the weighted sum (vLLM's fused_moe)."""
 
+SPARSE_KEPT_RATIO = 0.5
+SPARSE_INDEX_BYTES = 0.25
+"""2:4 sparsity: two of four values are kept, each with two bits for its place (NVIDIA Ampere architecture white paper)."""
+
 Backend = Literal["matrix", "vector"]
 
 
@@ -74,6 +78,8 @@ class Kernel:
     calls_count: int
     weights_format: str = "bf16"
     activations_format: str = "bf16"
+    sparse: bool = False
+    """Whether two in every four weights are zero and not stored."""
     backends: tuple[BackendBin, ...] = ()
     """For matrix multiplies and experts: covers every (phase, row) once."""
     kv_format: str = "bf16"
@@ -88,8 +94,14 @@ class Kernel:
 
     @property
     def weights_bytes(self) -> float:
-        """Bytes of `weights_count`."""
-        return self.weights_count * FORMAT_BYTES[self.weights_format]
+        """Bytes of `weights_count` as they are stored."""
+        return self.weights_count * self.weight_bytes
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of one weight, on average where they are sparse: the kept half, and the places of its values."""
+        dense = FORMAT_BYTES[self.weights_format]
+        return SPARSE_KEPT_RATIO * (dense + SPARSE_INDEX_BYTES) if self.sparse else dense
 
     @property
     def launches_count(self) -> int:

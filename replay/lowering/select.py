@@ -71,6 +71,7 @@ class _Selector:
             group,
             weights_format=formats.weights,
             activations_format=formats.activations,
+            sparse=self._sparse(op.layer_type, shape),
             backends=self._backends(op.layer_type, shape, formats),
         )
         return [*transforms, kernel]
@@ -99,6 +100,17 @@ class _Selector:
         self._decide("formats.weights", f"@{layer}", weights, weights, None)
         self._decide("formats.activations", f"@{layer}", activations, effective, reason)
         return _Formats(weights=weights, activations=effective)
+
+    def _sparse(self, layer: str, shape: MatmulShape | ExpertsShape) -> bool:
+        """Return whether a layer type's weights are sparse; grouped products and devices without sparse units keep them dense."""
+        asked = str(self.mapping.value("formats.sparsity", layer=layer))
+        reason = None
+        if asked != "none" and isinstance(shape, ExpertsShape):
+            reason = "grouped products have no sparse kernels"
+        elif asked != "none" and self.hardware.sparse_speedup_ratio is None:
+            reason = f"{self.hardware.name} has no sparse matrix units"
+        self._decide("formats.sparsity", f"@{layer}", asked, "none" if reason else asked, reason)
+        return asked != "none" and reason is None
 
     def _backends(self, layer: str, shape: MatmulShape | ExpertsShape, formats: _Formats) -> tuple[BackendBin, ...]:
         rows_to = max(self.mapping.count("batching.max_batched_tokens"), self.mapping.count("batching.max_running"))

@@ -63,6 +63,8 @@ class HardwareSpec:
     host_link_bytes_per_s: float
     host: HostCosts
     sources: dict[str, str]
+    sparse_speedup_ratio: float | None = None
+    """Matrix rate with weights of which two in every four are zero, over the dense rate; None without sparse units."""
     kernels: tuple[KernelFit, ...] = ()
     """Calibrated kernel families: the device's own, then those of devices like it for what it has none of."""
 

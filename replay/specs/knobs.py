@@ -118,6 +118,8 @@ KNOBS: dict[str, KnobDefinition] = {
         _knob("formats.activations", "lowering", _FORMATS, "model", "restart", layers=GEMM_LAYERS, reported_as="activation_format",
               meaning="number format of a matrix multiply's other operand; `model` = 16 bit, or that of an 8-bit checkpoint where the device can"),
         _knob("formats.kv", "lowering", "model|bf16|fp16|fp8", "model", "restart", reported_as="kv_cache_dtype", meaning="number format of the key-value cache"),
+        _knob("formats.sparsity", "lowering", "none|2:4", "none", "requantise", layers=GEMM_LAYERS, reported_as="weight_sparsity",
+              meaning="weights of which two in every four are zero and not stored, for sparse matrix units"),
         _knob("gemm.backend", "lowering", "matrix|vector", "matrix", "restart", **_GEMM, reported_as="gemm_backend, moe_backend",
               meaning="matrix units, or the vector units that need no alignment"),
         _knob("attention.backend", "lowering", "flash|unfused", "flash", "restart", phases=True, reported_as="attention_backend",

@@ -8,14 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.lowering.kernel_plan import FORMAT_BYTES, MATRIX_RATES, Kernel
+from replay.specs.hardware import KernelFit
 from replay.tiling.bins import ProductBin, product_format
 from replay.tiling.families import vector_gemm
 from replay.tiling.families.arithmetic import FP16_STORED
 from replay.tiling.families.expert_tiles import ExpertTiles, expected_active, expected_row_tiles, marlin_tiles, vllm_block_tiles, vllm_tiles
 from replay.tiling.families.experts import EXPERTS
-from replay.tiling.families.gemm import gemm_family, gemm_shapes
+from replay.tiling.families.gemm import GemmFamily, gemm_family, gemm_shapes
 from replay.tiling.families.vector_gemm import VectorGemmFamily
-from replay.tiling.library import Cost, KernelLibrary
+from replay.tiling.library import UNCALIBRATED_ERROR_RATIO, Cost, KernelLibrary
 from replay.tiling.terms import Array
 
 GEMM = "gemm"
@@ -28,6 +29,12 @@ STAND_INS = {
 }
 """Formats of dense multiplies whose parameters stand for those of a format without a calibration."""
 EXPERT_STAND_INS = {"fp8_block": ("fp8",), "int8": ("fp8", "int4"), "int4": ("mxfp4",), "nvfp4": ("fp8", "mxfp4", "int4")}
+
+
+SPARSE_LEAST_ROWS = 32.0
+"""Rows that sparse kernels pad to (pytorch issue 111339: one row costs as much as 32)."""
+SPARSE_KERNEL_SPEEDUP = 1.3
+"""What sparse kernels gain where compute decides, of the doubled peak (pytorch tutorials 3236, TensorRT issue 2310: 1.0 to 1.3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +58,35 @@ def price_product(kernel: Kernel, rows: Array, bin_: ProductBin, library: Kernel
     found = library.find(GEMM, (variant, *STAND_INS.get(variant, ("bf16",))), stack)
     family = gemm_family(variant, found.fit.stack if found else stack, library.device, cold=True)
     family = replace(family, units_count=library.units_count(found))
+    if kernel.sparse:
+        return _sparse_product(kernel, rows, bin_, library, family, found)
     model = library.model(family, found, wanted=variant)
     shapes = gemm_shapes(rows, np.array(float(shape.columns)), np.array(float(shape.depth)))
     tiles = None if bin_.tile is None else (bin_.tile,)
     choice = family.choices(shapes, library.device, model.parameters, tiles=tiles, split=bin_.split)
     cost = model.cost(shapes, library.device, choice.terms)
     return ProductChoice(cost=cost, tile=choice.tile, split=choice.split, waves=choice.waves, padding_ratio=choice.padding_ratio)
+
+
+def _sparse_product(
+    kernel: Kernel, rows: Array, bin_: ProductBin, library: KernelLibrary, family: GemmFamily, found: KernelFit | None
+) -> ProductChoice:
+    """Return the product with sparse weights: half of them, at the sparse units' rate, and never fewer rows than a sparse tile has.
+
+    No sparse kernel is calibrated: the dense one's parameters stand for it, at the speed-up that public reports find.
+    """
+    gain = min(SPARSE_KERNEL_SPEEDUP, library.device.sparse_speedup_ratio or 1.0)
+    rates = {name: rate * gain for name, rate in library.device.matrix_flops_per_s.items()}
+    device = replace(library.device, matrix_flops_per_s=rates)
+    family = replace(family, format=replace(family.format, weight_bytes=kernel.weight_bytes))
+    model = library.model(family, found, exact=False)
+    sizes = np.array(float(kernel.matmul.columns)), np.array(float(kernel.matmul.depth))
+    shapes = gemm_shapes(np.maximum(rows, SPARSE_LEAST_ROWS), *sizes)
+    tiles = None if bin_.tile is None else (bin_.tile,)
+    choice = family.choices(shapes, device, model.parameters, tiles=tiles, split=bin_.split)
+    cost = replace(model.cost(shapes, device, choice.terms), error_ratio=UNCALIBRATED_ERROR_RATIO)
+    padding = 1.0 - (1.0 - choice.padding_ratio) * rows / np.maximum(rows, SPARSE_LEAST_ROWS)
+    return ProductChoice(cost=cost, tile=choice.tile, split=choice.split, waves=choice.waves, padding_ratio=padding)
 
 
 def _on_vector_units(kernel: Kernel, rows: Array, library: KernelLibrary, stack: str) -> ProductChoice:

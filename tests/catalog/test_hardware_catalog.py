@@ -181,7 +181,7 @@ def test_an_own_calibration_beside_the_file_is_taken_first(tmp_path: Path) -> No
     (tmp_path / "mine.toml").write_text(EXAMPLE.replace('["a100-sxm-80gb"]', '["mine.json", "a100-sxm-80gb"]'), encoding="utf-8")
     kernels = read_hardware(tmp_path / "mine.toml").kernels
     assert [kernel.fit for kernel in kernels if kernel.hardware == "l40s"] == list(calibration.families)
-    assert {kernel.hardware for kernel in kernels} == {"l40s", "a100-sxm-80gb"}
+    assert kernels[0].hardware == "l40s"
 
 
 def test_recorded_kernels_are_held_to_the_schema() -> None:

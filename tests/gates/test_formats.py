@@ -33,3 +33,10 @@ def test_formats_that_do_not_get_wider_are_changes(before, after, found):
 
 def test_a_format_that_falls_back_changes_nothing():
     assert changes((), ("[formats]", 'activations = "fp8"'), matrix_flops_per_s={"bf16": 1e14}) == []
+
+
+def test_weights_that_become_sparse_are_a_change_and_back_is_none():
+    sparse = ("[formats]", 'sparsity = "2:4"')
+    assert len(changes((), sparse, sparse_speedup_ratio=2.0)) == 4
+    assert changes(sparse, (), sparse_speedup_ratio=2.0) == []
+    assert changes((), sparse) == []  # no sparse units: nothing changes
