@@ -44,6 +44,9 @@ _MEASURED: Mapping[str, tuple[str, ...]] = {
 }
 """Operator type -> its names in the variants of calibrated streams (see `replay.calibration.kinds.streams`)."""
 
+_EIGHT_BITS: Mapping[str | None, str] = {"int8": "int8", "uint8": "int8", "fp8": "fp8"}
+"""Narrow format -> variant of calibrated quantisation."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpKernel:
@@ -109,11 +112,11 @@ def _stream(op: Op, shape: StreamShape, rows: Array) -> OpKernel:
         case _:
             family = {"elementwise": ELEMENTWISE, "embedding": EMBEDDING, "transform": TRANSFORM}[shape.kind]
             base = stream_shapes.elementwise(rows * columns, inputs=1.0, element_bytes=1.0)
-    names = _MEASURED.get(op.layer_type, ())
+    by_format = tuple(f"{op.activations_format}-{name}" for name in _MEASURED.get(op.layer_type, ()))
     return OpKernel(
         kind="stream",
         family=family,
-        variants=("int8",) if shape.kind == "quantise" else tuple(f"{op.activations_format}-{name}" for name in names),
+        variants=(_EIGHT_BITS.get(op.activations_format, ""),) if shape.kind == "quantise" else by_format,
         shapes={
             **base,
             "rows": rows,

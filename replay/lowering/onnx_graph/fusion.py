@@ -20,14 +20,14 @@ NARROW = ("int8", "uint8", "fp8")
 
 def fused(found: Nodes) -> tuple[Node, ...]:
     """Return the nodes after fusion, each where its first member stood."""
-    return _absorbed(_narrowed(found.nodes), found.results)
+    return _absorbed(_narrowed(found), found.results)
 
 
-def _narrowed(nodes: Sequence[Node]) -> list[Node]:
+def _narrowed(whole: Nodes) -> list[Node]:
     """Return the nodes with products of widened 8-bit values reading the narrow ones."""
-    widened = {node.outputs[0].name: node.operands[0] for node in nodes if node.op_type == "DequantizeLinear"}
-    found = [_reading_narrow(node, widened) if node.op_type in PRODUCTS else node for node in nodes]
-    read = {tensor.name for node in found for tensor in node.operands}
+    widened = {node.outputs[0].name: node.operands[0] for node in whole.nodes if node.op_type == "DequantizeLinear"}
+    found = [_reading_narrow(node, widened) if node.op_type in PRODUCTS else node for node in whole.nodes]
+    read = {tensor.name for node in found for tensor in node.operands} | whole.results
     return [node for node in found if node.op_type != "DequantizeLinear" or node.outputs[0].name in read]
 
 

@@ -87,8 +87,9 @@ def norm(node: Node) -> tuple[Op, ...]:
 
 
 def quantise(node: Node) -> tuple[Op, ...]:
-    """Return a change of format with scales."""
-    return (_stream(node, "quantise", node.operands),)
+    """Return a change of format with scales, under the name of the narrower one."""
+    narrow = min((node.operands[0], node.outputs[0]), key=lambda tensor: tensor.element_bytes)
+    return (replace(_stream(node, "quantise", node.operands), activations_format=narrow.format),)
 
 
 def _along(node: Node, axis: int) -> int:

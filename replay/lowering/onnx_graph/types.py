@@ -36,8 +36,9 @@ class TensorTypes:
 
     def declare(self, graph: GraphProto) -> None:
         """Take up the shapes that a graph declares beside those of its inputs: hints where inference fails."""
-        for value in (*graph.value_info, *graph.output):
-            self._declared[value.name] = value.type
+        for value in (*graph.output, *graph.value_info):
+            if value.name not in self._declared or value.type.tensor_type.HasField("shape"):
+                self._declared[value.name] = value.type
 
     def give(self, name: str, kind: TypeProto | None, *, is_input: bool = False) -> bool:
         """Give a tensor its type, `kind` as far as inference could tell; return whether its shape is known.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 DRAWN = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 """Operators that give something else on every run, whatever they read."""
+SHAPED_AS_OPERAND = ("GroupNormalization", "MeanVarianceNormalization")
+"""Operators that the package infers no shape for, and whose result has that of the first operand."""
 RESHAPED = ("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
@@ -145,6 +147,7 @@ class _Walk:
         node = step.node
         if step.schema is None:
             return {}
+        self._check_split(step)
         known = {name: numpy_helper.from_array(self.values[name], name) for name in step.inputs if name in self.values}
         try:
             found: Mapping[str, TypeProto] = shape_inference.infer_node_outputs(
@@ -159,9 +162,20 @@ class _Walk:
             reason = " ".join(str(error).removeprefix("[ShapeInferenceError] ").split())[:160]
             got = f"the node {step.name!r} ({node.op_type}) does not fit its operands ({reason})"
             raise SpecError(self.where, got, "shapes that fit", "check the model, and the sizes given for its axes") from error
+        if node.op_type in SHAPED_AS_OPERAND:
+            return {node.output[0]: self.types.known[node.input[0]]}
         if node.op_type == "Reshape":
             self._check_reshape(step, self.types.sizes(found.get(node.output[0])))
         return found
+
+    def _check_split(self, step: Step) -> None:
+        """Refuse a split along an axis that is not there: the package's inference ends the process on one."""
+        if step.node.op_type == "Split" and step.node.input:
+            rank = len(self.types.extent(step.node.input[0]).sizes)
+            axis = next((attribute.i for attribute in step.node.attribute if attribute.name == "axis"), 0)
+            if not -rank <= axis < rank:
+                got = f"the node {step.name!r} (Split) splits axis {axis} of {rank}"
+                raise SpecError(self.where, got, "an axis that is there", "check the model")
 
     def _check_reshape(self, step: Step, after: tuple[int, ...] | None) -> None:
         """Refuse a reshape that changes the number of elements: a batch that the export wrote into the graph."""
