@@ -21,6 +21,8 @@ _NEXT_TAGS = frozenset((0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72))
 def is_onnx(path: Path) -> bool:
     """Return whether a file begins as serialised ONNX models do: with a small IR version, then another field of a model."""
     try:
+        if not path.is_file():  # what is read from a pipe is gone
+            return False
         with path.open("rb") as file:
             head = file.read(3)
     except (OSError, ValueError):  # whoever reads it says why it cannot be read

@@ -1,6 +1,7 @@
 """ONNX models as operator graphs: FLOPs and bytes against paper and publications, batch laws, fusion, and models that cannot be used."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 import numpy as np
@@ -514,6 +515,8 @@ def test_a_file_is_told_by_its_first_bytes(tmp_path):
     assert not is_onnx(tmp_path / "config.json")
     assert not is_onnx(tmp_path / "absent")
     assert not is_onnx(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert not is_onnx(tmp_path / "pipe")
 
 
 @pytest.mark.parametrize(
