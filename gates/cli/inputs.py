@@ -119,7 +119,16 @@ def load_model(option: str | None, project: Project | None) -> ModelSpec:
     """Return the model named on the command line or in the project."""
     from replay.ingress.model_config import read_model
 
-    return read_model(_name_or_path(required(option or (project.model if project else None), "model", "model"), option, project))
+    return read_model(model_source(option, project))
+
+
+def model_source(option: str | None, project: Project | None) -> str:
+    """Return the catalog name or path of the model named on the command line or in the project.
+
+    Raises:
+        SpecError: neither names one.
+    """
+    return _name_or_path(required(option or (project.model if project else None), "model", "model"), option, project)
 
 
 def load_hardware(options: Iterable[str], project: Project | None) -> list[HardwareSpec]:

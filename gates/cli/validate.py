@@ -10,6 +10,7 @@ import click
 from replay import documents
 from replay.documents import Document
 from replay.errors import SpecError
+from replay.ingress.onnx_file import is_onnx
 
 KINDS = ("mapping", "policy", "owners", "hardware", "project", "model", "baseline", "verdict")
 
@@ -34,6 +35,8 @@ def command(files: tuple[Path, ...], kind: str | None, knobs: bool) -> None:
 def _recognise(path: Path) -> str:
     """Return the kind of a document by its content."""
     what = "a mapping, policy, owners, hardware, project, model, baseline or verdict file"
+    if is_onnx(path):
+        raise SpecError(str(path), "an ONNX model", what, "print its costs with `replay map --model`")
     data = documents.read_bytes(path, what)
     text = documents.decode(data, str(path), what)
     if data.lstrip().startswith((b"{", b"[")) and path.suffix != ".toml":

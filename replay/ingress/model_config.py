@@ -16,6 +16,7 @@ from typing import Any
 from replay.documents import read_json_object
 from replay.errors import SpecError, nearest
 from replay.ingress.config_fields import FIXED_FIELDS, HARMLESS_FIELDS, QUANTIZATION_FIELDS, SHAPE_FIELDS
+from replay.ingress.onnx_file import is_onnx
 from replay.names import NAME_RULE, is_safe_name, safe_name
 from replay.specs.model import ExpertsSpec, ModelSpec
 
@@ -87,6 +88,9 @@ def read_model(name_or_path: str | Path) -> ModelSpec:
         raise SpecError(
             text, f"no such model or file{nearest(text, known)}", f"a config.json or one of {', '.join(known)}", "check the name"
         )
+    if is_onnx(path):
+        got, fix = "an ONNX model, on which no requests can be replayed", "print its costs with `replay map --model`"
+        raise SpecError(text, got, "the config.json of a decoder", fix)
     return model_from_config(read_json_object(path, "a model's config.json"), where=text, name=_model_name(path))
 
 

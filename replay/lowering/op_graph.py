@@ -1,18 +1,22 @@
 """OpGraph: the operators of one serving step of a model, before any choice of kernels.
 
 Shapes are those of one tensor-parallel rank. The *rows* of an operator are the step's tokens, or its sequences for what only
-the last token of a sequence needs (LM head, sampling).
+the last token of a sequence needs (LM head, sampling). In graphs of other networks they follow the batch: each item gives a
+fixed number of rows (images of a convolution, rows of a product, products of a batched one), or the batch does not matter.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from replay.specs.knobs import Phase
 
-Axis = Literal["tokens", "sequences", "prefill_attention", "decode_attention"]
-"""What a step's work is counted in: all its tokens, its sequences, or the queries and keys of one phase."""
+Axis = Literal["tokens", "sequences", "prefill_attention", "decode_attention", "batch", "fixed"]
+"""What work is counted in. Serving steps: all tokens, sequences, or the queries and keys of one phase. ONNX graphs: items of the
+batch, or nothing that varies."""
+STEP_AXES: tuple[Axis, ...] = ("tokens", "sequences", "prefill_attention", "decode_attention")
 ATTENTION_PHASES: dict[str, Phase] = {"prefill_attention": "prefill", "decode_attention": "decode"}
 """Axes of attention -> phase."""
 
@@ -68,7 +72,77 @@ class CollectiveShape:
     kind: Literal["all_reduce", "all_gather"]
 
 
-Shape = MatmulShape | ExpertsShape | ElementwiseShape | AttentionShape | CollectiveShape
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvolutionShape:
+    """A convolution of one image over its last one or two axes, given as (rows, columns); one axis is a row of columns.
+
+    A transposed convolution has the shape of the convolution that it is the gradient of: same products, `out_size` is what it reads.
+    """
+
+    in_channels: int
+    out_channels: int
+    groups: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    """Above, left, below, right."""
+    in_size: tuple[int, int]
+    out_size: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchedMatmulShape:
+    """`count` products [rows, depth] x [depth, columns] of two activations; an operator's row is one such set."""
+
+    count: int
+    rows: int
+    columns: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamShape:
+    """A pass over rows of `columns` elements; how many bytes each has is in the operator's traffic."""
+
+    kind: Literal["elementwise", "norm", "softmax", "embedding", "transform", "quantise"]
+    columns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownShape:
+    """An operator that no kernel model is known for: all that is known is what it reads and writes."""
+
+    reason: str
+
+
+Shape = (
+    MatmulShape
+    | ExpertsShape
+    | ElementwiseShape
+    | AttentionShape
+    | CollectiveShape
+    | ConvolutionShape
+    | BatchedMatmulShape
+    | StreamShape
+    | UnknownShape
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes that an operator must move, each value once."""
+
+    read_bytes: float
+    """Of one row."""
+    written_bytes: float
+    """Of one row."""
+    shared_bytes: float = 0.0
+    """Once a call, however many rows: weights, and whatever else does not grow with the batch."""
+
+    def total_bytes(self, rows: float) -> float:
+        """Return the bytes of one call."""
+        return rows * (self.read_bytes + self.written_bytes) + self.shared_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +156,24 @@ class Op:
     calls_count: int
     inputs: tuple[str, ...]
     """Names of the operators whose results it reads."""
+    rows_count: int = 1
+    """Rows that one item of the batch gives (axis `batch`), or that there are (axis `fixed`)."""
+    weights_format: str | None = None
+    """None: the mapping chooses, or there are no weights."""
+    activations_format: str | None = None
+    """None: the mapping chooses."""
+    traffic: Traffic | None = None
+    """None: follows from the shape and the formats that the mapping chooses."""
+    members: tuple[str, ...] = ()
+    """Operators of the source graph that it stands for, where they are several."""
+
+    def rows(self, batch: int) -> int:
+        """Return the rows of a call for a batch of that many items."""
+        return self.rows_count * (batch if self.axis == "batch" else 1)
+
+    def flops(self, batch: int) -> float:
+        """Return the multiplications and additions of all calls: those of products and convolutions by their definition."""
+        return float(self.calls_count) * self.rows(batch) * _flops_per_row(self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +182,8 @@ class OpGraph:
 
     ops: tuple[Op, ...]
     ranks_count: int
+    batch_axis: str | None = None
+    """Name of the axis that operators of axis `batch` follow."""
 
     def op(self, name: str) -> Op:
         """Return the operator of a name."""
@@ -99,3 +193,14 @@ class OpGraph:
     def names(self) -> frozenset[str]:
         """Every operator's name."""
         return frozenset(op.name for op in self.ops)
+
+
+def _flops_per_row(shape: Shape) -> float:
+    if isinstance(shape, MatmulShape):
+        return 2.0 * shape.columns * shape.depth
+    if isinstance(shape, BatchedMatmulShape):
+        return 2.0 * shape.count * shape.rows * shape.columns * shape.depth
+    if isinstance(shape, ConvolutionShape):
+        per_result = shape.in_channels / shape.groups * prod(shape.kernel)
+        return 2.0 * prod(shape.out_size) * shape.out_channels * per_result
+    return 0.0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 import pyarrow as pa
 
 from replay.lowering.kernel_plan import Decision, Kernel, KernelPlan
 from replay.lowering.lower import lower
-from replay.lowering.op_graph import AttentionShape, Axis, ExpertsShape, MatmulShape, OpGraph
+from replay.lowering.op_graph import STEP_AXES, AttentionShape, ExpertsShape, MatmulShape, OpGraph
 from replay.specs.hardware import HardwareSpec
 from replay.specs.knobs import KNOBS
 from replay.specs.mapping import MappingSpec
@@ -38,7 +37,7 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
     limits = step_limits(model, mapping)
     pricer = Pricer(library=KernelLibrary(device=hardware), mapping=mapping)
     tabulator = Tabulator(pricer=pricer, limits=limits)
-    terms = {axis: tabulator.terms(axis, [kernel for kernel in plan.kernels if kernel.axis == axis]) for axis in get_args(Axis)}
+    terms = {axis: tabulator.terms(axis, [kernel for kernel in plan.kernels if kernel.axis == axis]) for axis in STEP_AXES}
     table = StepTable(
         kernels=_kernel_table(plan, model, tabulator.costs),
         token_terms=terms["tokens"],

@@ -133,7 +133,8 @@ class ConvolutionFamily:
         """Return which shapes Winograd on tiles of `tile` pixels can do [rows]."""
         square = (shapes["filter_rows"] == shapes["filter_columns"]) & (shapes["row_stride"] == 1) & (shapes["column_stride"] == 1)
         size = (shapes["filter_rows"] == 3) | ((shapes["filter_rows"] == 5) & (tile == UNFUSED_TILE))
-        return np.asarray(square & size & (shapes["groups"] == 1) & (_padding_ratio(shapes, self.arithmetic) == 1))
+        dense = (shapes["groups"] == 1) & (shapes["dilation"] == 1)
+        return np.asarray(square & size & dense & (_padding_ratio(shapes, self.arithmetic) == 1))
 
     def _winograd(self, shapes: Shapes, tile: int, device: HardwareSpec, parameters: Parameters) -> Terms:
         points = (tile + shapes["filter_rows"] - 1) ** 2
@@ -169,15 +170,20 @@ def convolution_shapes(
     column_padding: float | Array = 0.0,
     row_stride: float | Array = 1.0,
     column_stride: float | Array = 1.0,
+    dilation: float | Array = 1.0,
     groups: float | Array = 1.0,
     channels_last: float | Array = 0.0,
 ) -> Shapes:
-    """Return the shapes of convolutions [rows]; `groups` = `channels` is depthwise, `channels_last` is 1 for NHWC and 0 for NCHW."""
+    """Return the shapes of convolutions [rows]; `groups` = `channels` is depthwise, `channels_last` is 1 for NHWC and 0 for NCHW.
+
+    `dilation` spreads the filter's elements over every so-manieth pixel.
+    """
     sizes = (images, channels, filters, rows, columns, filter_rows, filter_columns)
     named: dict[str, float | Array] = dict(zip(_COLUMNS, sizes, strict=True))
-    named |= {"row_stride": row_stride, "column_stride": column_stride, "groups": groups, "channels_last": channels_last}
-    named["result_rows"] = np.floor((rows + 2.0 * row_padding - filter_rows) / row_stride) + 1.0
-    named["result_columns"] = np.floor((columns + 2.0 * column_padding - filter_columns) / column_stride) + 1.0
+    named |= {"row_stride": row_stride, "column_stride": column_stride}
+    named |= {"dilation": dilation, "groups": groups, "channels_last": channels_last}
+    named["result_rows"] = np.floor((rows + 2.0 * row_padding - dilation * (filter_rows - 1.0) - 1.0) / row_stride) + 1.0
+    named["result_columns"] = np.floor((columns + 2.0 * column_padding - dilation * (filter_columns - 1.0) - 1.0) / column_stride) + 1.0
     whole = {name: np.asarray(column, dtype=np.float64) for name, column in named.items()}
     return dict(zip(whole, np.broadcast_arrays(*whole.values()), strict=True))
 
