@@ -61,7 +61,8 @@ class _Selector:
     def _product(self, group: Group, shape: MatmulShape | ExpertsShape) -> list[Kernel]:
         """Return a product; narrowing its activations is part of it, for that is how such kernels are timed and priced."""
         op, _ = group
-        formats = self._formats(op.layer_type)
+        in_groups = isinstance(shape, MatmulShape) and shape.groups_count > 1
+        formats = self._base_formats() if in_groups else self._formats(op.layer_type)
         transforms = []
         if self.mapping.value("layout.activations", layer=op.layer_type) == "column_major":
             reason = "kernels read row-major activations: a transposing kernel runs before each product"
@@ -83,7 +84,7 @@ class _Selector:
         is loaded in 16 bit, as servers do; activations follow an 8-bit checkpoint where the device can.
         """
         checkpoint = "bf16" if self.model.weights_format == "fp32" else self.model.weights_format
-        base = checkpoint if checkpoint in ("bf16", "fp16") else "bf16"
+        base = self._base_format
         asked_weights = str(self.mapping.value("formats.weights", layer=layer))
         asked = str(self.mapping.value("formats.activations", layer=layer))
         weights = checkpoint if asked_weights == "model" else asked_weights
@@ -99,6 +100,14 @@ class _Selector:
         self._decide("formats.weights", f"@{layer}", weights, weights, None)
         self._decide("formats.activations", f"@{layer}", activations, effective, reason)
         return _Formats(weights=weights, activations=effective)
+
+    def _base_formats(self) -> _Formats:
+        """Return the 16-bit formats of products by heads, whatever is asked: servers widen those weights once, when they load them."""
+        return _Formats(weights=self._base_format, activations=self._base_format)
+
+    @property
+    def _base_format(self) -> str:
+        return self.model.weights_format if self.model.weights_format in ("bf16", "fp16") else "bf16"
 
     def _backends(self, layer: str, shape: MatmulShape | ExpertsShape, formats: _Formats) -> tuple[BackendBin, ...]:
         rows_to = max(self.mapping.count("batching.max_batched_tokens"), self.mapping.count("batching.max_running"))
@@ -116,8 +125,7 @@ class _Selector:
 
     def _kv_format(self) -> str:
         asked = str(self.mapping.value("formats.kv"))
-        fallback = self.model.weights_format if self.model.weights_format in ("bf16", "fp16") else "bf16"
-        effective = fallback if asked == "model" else asked
+        effective = self._base_format if asked == "model" else asked
         self._decide("formats.kv", "", effective, effective, None)
         return effective
 

@@ -61,8 +61,10 @@ def product_format(kernel: Kernel) -> GemmFormat:
 
 
 def product_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> Iterator[ProductBin]:
-    """Yield the bins of a matrix multiply or of experts for both phases, in row order."""
+    """Yield the bins of a matrix multiply or of experts for the phases of its steps, in row order."""
     for phase, name in STEP_PHASES:
+        if phase not in kernel.step_phases:
+            continue
         where = {"layer": kernel.layer_type, "phase": name}
         backends = [bin_ for bin_ in kernel.backends if bin_.phase == phase]
         edges = {bin_.first_row for bin_ in backends}
@@ -107,10 +109,10 @@ def attention_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec,
 
 
 def attention_tile_problem(tile: AttentionTile, kernel: Kernel, hardware: HardwareSpec) -> str | None:
-    """Return why a tile cannot run on one unit, or None: queries and two stages of keys and values, and the accumulators."""
-    (rows, keys), head_size = tile, kernel.attention.head_size
-    needed = (rows * FORMAT_BYTES["bf16"] + 2 * keys * FORMAT_BYTES[kernel.kv_format]) * head_size
-    accumulators = rows * (keys + head_size) * 4.0
+    """Return why a tile cannot run on one unit, or None: queries, keys and values, and the accumulators."""
+    (rows, keys), shape = tile, kernel.attention
+    needed = rows * FORMAT_BYTES["bf16"] * shape.head_size + keys * FORMAT_BYTES[kernel.kv_format] * shape.stored_size
+    accumulators = rows * (keys + shape.value_size) * 4.0
     if needed > hardware.unit_memory_bytes:
         return f"tile {rows}x{keys} needs {needed:.0f} bytes of unit memory, {hardware.name} has {hardware.unit_memory_bytes:.0f}"
     if accumulators > hardware.unit_registers_bytes:
@@ -139,8 +141,6 @@ def _kernel_decisions(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSp
     elif kernel.backends:
         for product_bin in product_bins(kernel, hardware, mapping, rows_to):
             phase = dict(STEP_PHASES)[product_bin.phase]
-            if kernel.axis == "sequences" and phase == "prefill":
-                continue  # runs on the last token of each sequence, with the settings of decode
             place = f"{kernel.layer_type}.{phase}"
             yield from _tile_decision("gemm.tile", place, product_bin, rows_to)
             yield from _split_decision(kernel, place, product_bin, rows_to)
