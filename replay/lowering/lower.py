@@ -86,9 +86,7 @@ def _grouped_attention(builder: _Builder) -> tuple[int, tuple[str, ...]]:
         rope_inputs = ("qk_norm",)
     builder.add("rope", "rope", _elementwise(queries + keys, queries + keys), inputs=rope_inputs)
     builder.add("kv_write", "rope", _elementwise(2 * keys, 2 * keys), inputs=("rope", "v_proj"))
-    shape = AttentionShape(
-        query_heads=model.query_heads // ranks, kv_heads=kv_heads, head_size=model.head_size, value_size=model.head_size
-    )
+    shape = AttentionShape(query_heads=model.query_heads // ranks, kv_heads=kv_heads, head_size=model.head_size, value_size=model.head_size)
     for axis, phase in ATTENTION_PHASES.items():
         builder.add(f"attention_{phase}", "attention", shape, inputs=("rope", "kv_write"), axis=axis)  # type: ignore[arg-type]
     return queries, ("attention_prefill", "attention_decode")

@@ -62,7 +62,7 @@ class _Selector:
         """Return a product; narrowing its activations is part of it, for that is how such kernels are timed and priced."""
         op, _ = group
         in_groups = isinstance(shape, MatmulShape) and shape.groups_count > 1
-        formats = self._base_formats() if in_groups else self._formats(op.layer_type)
+        formats = self._base_formats() if in_groups else self._formats(op)
         transforms = []
         if self.mapping.value("layout.activations", layer=op.layer_type) == "column_major":
             reason = "kernels read row-major activations: a transposing kernel runs before each product"
@@ -76,15 +76,17 @@ class _Selector:
         )
         return [*transforms, kernel]
 
-    def _formats(self, layer: str) -> _Formats:
-        """Return the effective formats of a layer type's products.
+    def _formats(self, op: Op) -> _Formats:
+        """Return the effective formats of a product.
 
         A low-precision product needs both operands in one such format and a matrix rate for it; otherwise weights are widened
         to 16 bit while they are loaded (weight-only quantisation) and the product runs at the 16-bit rate. A 32-bit checkpoint
-        is loaded in 16 bit, as servers do; activations follow an 8-bit checkpoint where the device can.
+        is loaded in 16 bit, as servers do; activations follow a low-precision checkpoint where the device can. Quantised checkpoints
+        leave LM head and router in 16 bit.
         """
-        checkpoint = "bf16" if self.model.weights_format == "fp32" else self.model.weights_format
-        base = self._base_format
+        base, layer = self._base_format, op.layer_type
+        kept = op.name in ("lm_head", "router") or self.model.weights_format == "fp32"
+        checkpoint = base if kept else self.model.weights_format
         asked_weights = str(self.mapping.value("formats.weights", layer=layer))
         asked = str(self.mapping.value("formats.activations", layer=layer))
         weights = checkpoint if asked_weights == "model" else asked_weights

@@ -114,7 +114,7 @@ def _kernel_table(plan: KernelPlan, model: ModelSpec, costs: dict[str, Cost]) ->
 
 
 def _model_flops(kernel: Kernel, whole: OpGraph) -> dict[str, float]:
-    """Return FLOPs per unit of the kernel's operators in the unsharded model: two per weight and row; two per pair and channel of keys and values."""
+    """Return FLOPs per unit of the kernel's operators in the unsharded model: two per weight and row, and per pair and channel."""
     flops = dict.fromkeys(("flops_per_token", "flops_per_sequence", "flops_per_pair"), 0.0)
     for op in (whole.op(name) for name in kernel.ops if name in whole.names):
         if isinstance(op.shape, MatmulShape):

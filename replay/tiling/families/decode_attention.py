@@ -196,8 +196,8 @@ class DecodeAttention:
 def decode_shapes(counts: Mapping[str, Array]) -> dict[str, Array]:
     """Return shapes with COLUMNS from `counts` (columns [rows], or numbers that hold for every row).
 
-    `value_size` may be left out where it is `head_size`, `window_tokens` for full attention, and `cache_warm_ratio` where nothing of the keys is left in the cache
-    (within a served step: 0; the same call repeated: 1). SPLITS is kept where it is given.
+    `value_size` may be left out where it is `head_size`, `window_tokens` for full attention, and `cache_warm_ratio` where nothing of
+    the keys is left in the cache (within a served step: 0; the same call repeated: 1). SPLITS is kept where it is given.
     """
     given = {"value_size": counts["head_size"], "window_tokens": FULL_WINDOW, "cache_warm_ratio": 0.0, **counts}
     names = [*COLUMNS, *([SPLITS] if SPLITS in given else [])]

@@ -33,7 +33,8 @@ CACHE_SHARPNESS = 4.0
 CACHE_SHARE_RATIO = 0.7
 """Share of the cache within which a call finds what the one before left."""
 COLUMNS = (
-    "sequences", "prompt_tokens", "prefix_tokens", "query_heads", "kv_heads", "head_size", "value_size", "window_tokens", "cache_warm_ratio",
+    "sequences", "prompt_tokens", "prefix_tokens", "query_heads", "kv_heads", "head_size", "value_size", "window_tokens",
+    "cache_warm_ratio",
 )  # fmt: skip
 
 _PARAMETERS = (
