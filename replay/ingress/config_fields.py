@@ -120,25 +120,32 @@ that predict further tokens are only loaded for speculative decoding, which is n
 
 QUANTIZATION_FIELDS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        method: fields | {"modules_to_not_convert", "quant_method"}
-        for method, fields in {
-            "fp8": frozenset({"activation_scheme", "fmt", "ignored_layers", "kv_cache_scheme", "weight_block_size"}),
-            "awq": frozenset({"backend", "bits", "do_fuse", "exllama_config", "fuse_max_seq_len", "group_size", "version", "zero_point"}),
-            "gptq": frozenset(
-                {
-                    "backend", "batch_size", "bits", "block_name_to_quantize", "checkpoint_format", "damp_percent", "dataset", "desc_act",
-                    "exllama_config", "group_size", "is_marlin_format", "lm_head", "max_input_length", "meta", "model_file_base_name",
-                    "model_name_or_path", "model_seqlen", "pack_dtype", "pad_token_id", "quant_type", "static_groups", "sym", "tokenizer",
-                    "true_sequential", "use_cuda_fp16", "use_exllama",
-                }
-            ),
-            "modelopt": frozenset(
-                {
-                    "config_groups", "exclude_modules", "group_size", "has_zero_point", "ignore", "kv_cache_quant_algo", "kv_cache_scheme",
-                    "pre_quant_scale", "producer", "quant_algo",
-                }
-            ),
-        }.items()
+        "fp8": frozenset(
+            {
+                "activation_scheme", "fmt", "ignored_layers", "kv_cache_scheme", "modules_to_not_convert", "quant_method",
+                "weight_block_size",
+            }
+        ),
+        "awq": frozenset(
+            {
+                "backend", "bits", "do_fuse", "exllama_config", "fuse_max_seq_len", "group_size", "modules_to_not_convert", "quant_method",
+                "version", "zero_point",
+            }
+        ),
+        "gptq": frozenset(
+            {
+                "backend", "batch_size", "bits", "block_name_to_quantize", "checkpoint_format", "damp_percent", "dataset", "desc_act",
+                "exllama_config", "group_size", "is_marlin_format", "lm_head", "max_input_length", "meta", "model_file_base_name",
+                "model_name_or_path", "model_seqlen", "modules_to_not_convert", "pack_dtype", "pad_token_id", "quant_method", "quant_type",
+                "static_groups", "sym", "tokenizer", "true_sequential", "use_cuda_fp16", "use_exllama",
+            }
+        ),
+        "modelopt": frozenset(
+            {
+                "config_groups", "exclude_modules", "group_size", "has_zero_point", "ignore", "kv_cache_quant_algo", "kv_cache_scheme",
+                "pre_quant_scale", "producer", "quant_algo", "quant_method",
+            }
+        ),
     }
 )  # fmt: skip
 """Fields of `quantization_config` by its `quant_method`."""

@@ -25,12 +25,14 @@ def latent_attention(fields: Fields) -> MlaSpec:
     return found
 
 
-def check_latent_document(fields: Fields) -> None:
-    """Raise SpecError where the recorded form of an `MlaSpec` breaks what holds for a file."""
+def check_latent_document(fields: Fields, head_size: int) -> None:
+    """Raise SpecError where the recorded form of an `MlaSpec`, of a model of such heads, breaks what holds for a file."""
     if fields.config["q_lora_rank"] is not None:
         fields.size("q_lora_rank")
-    for field in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+    for field in ("kv_lora_rank", "v_head_dim"):
         fields.size(field)
+    if fields.size("qk_nope_head_dim") + fields.size("qk_rope_head_dim") != head_size:
+        raise fields.bad("qk_nope_head_dim", f"head_size ({head_size}) less qk_rope_head_dim ({fields.config['qk_rope_head_dim']})")
 
 
 def _check(fields: Fields, mla: MlaSpec) -> None:

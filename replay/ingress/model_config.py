@@ -155,7 +155,7 @@ def model_from_document(document: Mapping[str, Any], where: str) -> ModelSpec:
         if inner.count("dense_layers_count") >= document["layers_count"]:
             raise inner.bad("dense_layers_count", f"fewer than layers_count ({document['layers_count']})")
     if mla is not None:
-        check_latent_document(Fields(config=mla, where=f"{where}: model.mla"))
+        check_latent_document(Fields(config=mla, where=f"{where}: model.mla"), document["head_size"])
     return ModelSpec.from_document(dict(document))
 
 

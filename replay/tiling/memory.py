@@ -17,7 +17,7 @@ def kv_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping:
     """Return the cache pool of one replica: what `kv.memory_ratio` of the memory leaves beside weights and work space.
 
     Work space = input and output of the widest matrix multiply for a full step, the step's logits in 32 bit, and the runtime.
-    A pool that does not fit has 0 blocks.
+    A pool that does not fit has 0 blocks. Servers keep the weights of latent attention in both forms, expanding and absorbed.
     """
     products = [kernel for kernel in plan.kernels if kernel.weights_count]
     weights = sum(kernel.weights_bytes * kernel.calls_count for kernel in products if not weights_on_host(kernel, mapping))

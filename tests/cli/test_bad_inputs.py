@@ -278,6 +278,12 @@ FORGED = [
         {"q_lora_rank": None, "kv_lora_rank": 1e308, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8},
         "kv_lora_rank",
     ),
+    (
+        "parts of a head that do not add up",
+        ("model", "mla"),
+        {"q_lora_rank": None, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8},
+        "head_size (128)",
+    ),
     ("one scope in two spellings", ("mapping", "settings"), {"gemm.split_k@mlp[rows<17]": 1, "gemm.split_k@mlp[rows<=16]": 1}, "set twice"),
     ("a knob that is none", ("mapping", "settings"), {"gemm.tlie": 1}, "unknown knob 'gemm.tlie'"),
     ("a value the knob does not take", ("mapping", "settings"), {"kv.block_tokens": {"a": 1}}, "kv.block_tokens is"),

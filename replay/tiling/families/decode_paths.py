@@ -125,7 +125,8 @@ MASKED = DecodePath(name="masked_multihead", block_keys=(128, 128, 128), splits=
 FLASH_MLA = DecodePath(
     name="flash_mla", block_keys=(64, 64, 64), splits=_flash3_splits, most_head_size=576, group_rows=64.0, values_in_keys=True
 )
-"""DeepSeek's kernel for Hopper: tiles of 64 query heads x 64 keys, whose blocks a planner deals evenly to the units."""
+"""DeepSeek's kernel for Hopper: tiles of 64 query heads x 64 keys, whose blocks a planner deals evenly to the units. It stands for the
+kernels of other devices too."""
 PATHS = {path.name: path for path in (FLASH2, FLASH3, FLASH3_CAPTURED, FLASHINFER, TRTLLM_GEN, XQA, MASKED, FLASH_MLA)}
 
 MASKED_FALLBACK_GROUP = 32
