@@ -102,7 +102,7 @@ def mapping_sheet(schedule: Schedule, hardware: HardwareSpec, mapping: MappingSp
         described = [
             {
                 "step": step.name,
-                **_costs(kernel, cost, shapes.to_pylist()[0]),
+                **_costs(kernel, cost, shapes.to_pylist()[0], _rows_count(kernel, step)),
                 **_trust(fact),
                 **_tiling(kernel, step, schedule.table, pricer),
             }
@@ -119,13 +119,13 @@ def _rows_count(kernel: Kernel, step: StepShape) -> int:
     return counts.get(kernel.axis, step.decode_sequences)
 
 
-def _costs(kernel: Kernel, cost: PricedKernel, shape: dict[str, int]) -> dict[str, Any]:
-    """Return what a kernel does in the step and what that costs."""
+def _costs(kernel: Kernel, cost: PricedKernel, shape: dict[str, int], rows: int) -> dict[str, Any]:
+    """Return what a kernel does in the step, on so many rows, and what that costs."""
     row, calls = cost.row[0], kernel.calls_count
     terms = {name: float(getattr(cost, name)[row]) for name in (*BOTTLENECK_OF_TERM, "bytes")}
     largest = max(BOTTLENECK_OF_TERM, key=lambda name: terms[name])
     pairs = shape["prefill_pairs"] if kernel.phase == "prefill" else shape["decode_context_tokens"]
-    flops = cost.flops_per_token * shape["tokens"] + cost.flops_per_sequence * shape["sequences"] + cost.flops_per_pair * pairs
+    flops = cost.flops_per_token * rows + cost.flops_per_sequence * shape["sequences"] + cost.flops_per_pair * pairs
     return {
         "kernel": kernel.id,
         "layer_type": kernel.layer_type,
@@ -146,7 +146,7 @@ def _tiling(kernel: Kernel, step: StepShape, table: StepTable, pricer: Pricer) -
     """Return rows, units, formats, tile, split, waves and padding of a kernel at a step."""
     rows, device, mapping = _rows_count(kernel, step), pricer.library.device, pricer.mapping
     if kernel.backends:
-        phase = step.phase if kernel.axis == "tokens" else 0
+        phase = step.phase if kernel.axis == "tokens" else kernel.step_phases[0]
         bins = product_bins(kernel, device, mapping, rows)
         bin_ = next(found for found in bins if found.phase == phase and found.first_row <= rows <= found.last_row)
         choice = pricer.product(kernel, np.array([float(rows)]), bin_)

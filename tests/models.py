@@ -1,5 +1,6 @@
 """Model and accelerator descriptions for tests: the real ones are too large to work by hand."""
 
+from replay.ingress.model_config import read_model
 from replay.specs.hardware import HardwareSpec, HostCosts, LinkSpec
 from replay.specs.mapping import MappingSpec, parse_mapping
 from replay.specs.model import ExpertsSpec, ModelSpec
@@ -29,6 +30,7 @@ MIXTRAL = ModelSpec(
     weights_format="bf16",
     experts=ExpertsSpec(experts_count=8, experts_per_token=2, intermediate_size=14336),
 )
+DEEPSEEK_V3 = read_model("deepseek-v3")
 
 
 def mapping(*lines: str) -> MappingSpec:

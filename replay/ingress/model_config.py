@@ -15,19 +15,19 @@ from typing import Any
 
 from replay.documents import read_json_object
 from replay.errors import SpecError, nearest
-from replay.ingress.config_fields import FIXED_FIELDS, HARMLESS_FIELDS, QUANTIZATION_FIELDS, SHAPE_FIELDS
+from replay.ingress.config_fields import FIXED_FIELDS, HARMLESS_FIELDS, LATENT_FIELDS, SHAPE_FIELDS
+from replay.ingress.config_formats import weights_format
+from replay.ingress.config_mla import check_latent_document, latent_attention
+from replay.ingress.config_values import Fields
 from replay.ingress.onnx_file import is_onnx
 from replay.names import NAME_RULE, is_safe_name, safe_name
-from replay.specs.model import ExpertsSpec, ModelSpec
+from replay.specs.model import ExpertsSpec, MlaSpec, ModelSpec
 
-_LARGEST = 2**31 - 1
 _CATALOG = Path(__file__).resolve().parent.parent / "catalog" / "models"
 
 _SIZES = (
     "layers_count", "hidden_size", "query_heads", "kv_heads", "head_size", "intermediate_size", "vocabulary_size", "max_context_tokens",
 )  # fmt: skip
-
-_FORMATS = MappingProxyType({"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,8 @@ class _Family:
     """None: the file's `attention_bias` says, false when absent."""
     experts_key: str | None = None
     expert_size_key: str = "intermediate_size"
+    latent: bool = False
+    """Whether it has latent attention, shared experts and first dense layers (DeepSeek)."""
     kv_heads_default: bool = False
     """Whether an absent `num_key_value_heads` means one for each query head."""
     head_size_default: int | None = None
@@ -47,6 +49,9 @@ class _Family:
     """`none`: no such field is honoured; `stated`: `sliding_window` must be there; `optional`; `switched`: by `use_sliding_window`."""
 
 
+_DEEPSEEK = _Family(
+    attention_bias=None, kv_heads_default=True, experts_key="n_routed_experts", expert_size_key="moe_intermediate_size", latent=True
+)
 _FAMILIES: Mapping[str, _Family] = MappingProxyType(
     {
         "llama": _Family(attention_bias=None, kv_heads_default=True),
@@ -62,6 +67,8 @@ _FAMILIES: Mapping[str, _Family] = MappingProxyType(
             head_size_default=128,
             window="switched",
         ),
+        "deepseek_v2": _DEEPSEEK,
+        "deepseek_v3": _DEEPSEEK,
     }
 )
 
@@ -96,10 +103,11 @@ def read_model(name_or_path: str | Path) -> ModelSpec:
 
 def model_from_config(config: Mapping[str, Any], *, where: str, name: str) -> ModelSpec:
     """Return the model of a parsed `config.json`; `where` names it in errors."""
-    fields = _Fields(config=config, where=where)
+    fields = Fields(config=config, where=where)
     family = _family(fields)
     _check_known(fields)
     hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    mla = _latent(fields, family)
     kv_heads = fields.size("num_key_value_heads", heads if family.kv_heads_default else None)
     if heads % kv_heads:
         raise fields.bad("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
@@ -111,16 +119,17 @@ def model_from_config(config: Mapping[str, Any], *, where: str, name: str) -> Mo
         hidden_size=hidden,
         query_heads=heads,
         kv_heads=kv_heads,
-        head_size=_head_size(fields, family, hidden, heads),
+        head_size=mla.qk_nope_head_dim + mla.qk_rope_head_dim if mla else _head_size(fields, family, hidden, heads),
         intermediate_size=fields.size("intermediate_size"),
         vocabulary_size=fields.size("vocab_size"),
         max_context_tokens=context,
-        weights_format=_weights_format(fields),
+        weights_format=weights_format(fields),
         tied_embeddings=fields.flag("tie_word_embeddings"),
         attention_bias=fields.flag("attention_bias") if family.attention_bias is None else family.attention_bias,
         qk_norm=family.qk_norm,
         attention_window_tokens=_window_tokens(fields, family, layers),
-        experts=_experts(fields, family),
+        experts=_experts(fields, family, layers),
+        mla=mla,
     )
 
 
@@ -130,8 +139,8 @@ def model_from_document(document: Mapping[str, Any], where: str) -> ModelSpec:
     Raises:
         SpecError: a figure is out of range or at odds with another.
     """
-    fields = _Fields(config=document, where=f"{where}: model")
-    experts = document["experts"]
+    fields = Fields(config=document, where=f"{where}: model")
+    experts, mla = document["experts"], document["mla"]
     if not all(is_safe_name(part) for part in document["name"].split("/")):
         raise fields.bad("name", f"for each part between slashes {NAME_RULE}")
     for field in _SIZES:
@@ -141,43 +150,17 @@ def model_from_document(document: Mapping[str, Any], where: str) -> ModelSpec:
     if document["attention_window_tokens"] is not None:
         fields.size("attention_window_tokens")
     if experts is not None:
-        inner = _Fields(config=experts, where=f"{where}: model.experts")
+        inner = Fields(config=experts, where=f"{where}: model.experts")
         for field in ("experts_count", "experts_per_token", "intermediate_size"):
             inner.size(field)
         if experts["experts_per_token"] > experts["experts_count"]:
             raise inner.bad("experts_per_token", f"at most experts_count ({experts['experts_count']})")
+        inner.count("shared_experts_count")
+        if inner.count("dense_layers_count") >= document["layers_count"]:
+            raise inner.bad("dense_layers_count", f"fewer than layers_count ({document['layers_count']})")
+    if mla is not None:
+        check_latent_document(Fields(config=mla, where=f"{where}: model.mla"), document["head_size"])
     return ModelSpec.from_document(dict(document))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fields:
-    """The fields of one file, with errors that name it."""
-
-    config: Mapping[str, Any]
-    where: str
-
-    def bad(self, field: str, wanted: str, fix: str = "correct the field") -> SpecError:
-        """Return the error about the value of a field."""
-        if field not in self.config:
-            return SpecError(f"{self.where}: {field}", "the field is missing", wanted, "add it")
-        shown = repr(self.config[field])
-        return SpecError(f"{self.where}: {field}", f"the value {shown if len(shown) <= 40 else shown[:37] + '...'}", wanted, fix)
-
-    def size(self, field: str, default: int | None = None) -> int:
-        """Return a positive whole number."""
-        value = self.config.get(field)
-        if value is None and default is not None:
-            return default
-        if type(value) is not int or not 1 <= value <= _LARGEST:
-            raise self.bad(field, f"a whole number from 1 to {_LARGEST}")
-        return value
-
-    def flag(self, field: str) -> bool:
-        """Return a boolean, false where it is absent or null."""
-        value = self.config.get(field, False)
-        if value is None or isinstance(value, bool):
-            return bool(value)
-        raise self.bad(field, "true or false")
 
 
 def _model_name(path: Path) -> str:
@@ -186,24 +169,18 @@ def _model_name(path: Path) -> str:
     return "/".join(safe_name(part) for part in stem.removesuffix("_config").replace("--", "/", 1).split("/"))
 
 
-def _family(fields: _Fields) -> _Family:
+def _family(fields: Fields) -> _Family:
     model_type = fields.config.get("model_type")
     supported = "one of " + ", ".join(_FAMILIES)
-    if "kv_lora_rank" in fields.config or (isinstance(model_type, str) and model_type.startswith("deepseek")):
-        got = f"the value {model_type!r}, whose multi-head latent attention is not modelled"
-        raise SpecError(f"{fields.where}: model_type", got, supported, "choose a model with grouped-query attention")
     if not isinstance(model_type, str) or model_type not in _FAMILIES:
         hint = nearest(model_type, _FAMILIES) if isinstance(model_type, str) else ""
         raise fields.bad("model_type", supported + hint, "choose a model of a supported family")
     return _FAMILIES[model_type]
 
 
-def _check_known(fields: _Fields) -> None:
-    known = SHAPE_FIELDS | FIXED_FIELDS.keys() | HARMLESS_FIELDS
+def _check_known(fields: Fields) -> None:
+    fields.check_known(SHAPE_FIELDS | LATENT_FIELDS | FIXED_FIELDS.keys() | HARMLESS_FIELDS)
     for field, value in fields.config.items():
-        if field not in known:
-            got = f"unknown field {field!r}{nearest(field, sorted(known))}"
-            raise SpecError(f"{fields.where}: {field}", got, "only fields whose effect is known", "correct it, or remove it if it has none")
         if field in FIXED_FIELDS and not any(value is allowed or value == allowed for allowed in FIXED_FIELDS[field]):
             raise fields.bad(field, f"{FIXED_FIELDS[field][0]!r}".lower(), "choose a model of that design")
     for architecture in fields.config.get("architectures") or ():
@@ -211,7 +188,7 @@ def _check_known(fields: _Fields) -> None:
             raise fields.bad("architectures", "a causal language model (...ForCausalLM)", "choose a model of that design")
 
 
-def _head_size(fields: _Fields, family: _Family, hidden: int, heads: int) -> int:
+def _head_size(fields: Fields, family: _Family, hidden: int, heads: int) -> int:
     if fields.config.get("head_dim") is not None:
         return fields.size("head_dim")
     if hidden % heads:
@@ -223,29 +200,7 @@ def _head_size(fields: _Fields, family: _Family, hidden: int, heads: int) -> int
     return hidden // heads
 
 
-def _weights_format(fields: _Fields) -> str:
-    field = "dtype" if "torch_dtype" not in fields.config and "dtype" in fields.config else "torch_dtype"
-    stated = fields.config.get(field)
-    if not isinstance(stated, str) or stated not in _FORMATS:
-        raise fields.bad(field, "one of " + ", ".join(_FORMATS))
-    quantization = fields.config.get("quantization_config")
-    if quantization is None:
-        return _FORMATS[stated]
-    if not isinstance(quantization, dict):
-        raise fields.bad("quantization_config", "an object or null")
-    inner = _Fields(config=quantization, where=f"{fields.where}: quantization_config")
-    for key in quantization:
-        if key not in QUANTIZATION_FIELDS:
-            got = f"unknown field {key!r}{nearest(key, sorted(QUANTIZATION_FIELDS))}"
-            raise SpecError(f"{inner.where}.{key}", got, "only fields whose effect is known", "correct it, or remove it if it has none")
-    if quantization.get("quant_method") != "fp8":
-        raise inner.bad("quant_method", "'fp8'", "choose an unquantised or fp8 checkpoint")
-    if quantization.get("fmt", "e4m3") != "e4m3":
-        raise inner.bad("fmt", "'e4m3'", "choose an e4m3 checkpoint")
-    return "fp8"
-
-
-def _window_tokens(fields: _Fields, family: _Family, layers: int) -> int | None:
+def _window_tokens(fields: Fields, family: _Family, layers: int) -> int | None:
     """Return the attention window over all layers; a window over some of them is an error."""
     kinds = fields.config.get("layer_types")
     if kinds is not None and (not isinstance(kinds, list) or len(set(map(str, kinds))) != 1 or len(kinds) != layers):
@@ -258,7 +213,7 @@ def _window_tokens(fields: _Fields, family: _Family, layers: int) -> int | None:
     return window
 
 
-def _stated_window(fields: _Fields, family: _Family, layers: int) -> int | None:
+def _stated_window(fields: Fields, family: _Family, layers: int) -> int | None:
     if "use_sliding_window" in fields.config and not fields.flag("use_sliding_window"):
         return None
     if family.window == "switched":
@@ -275,7 +230,7 @@ def _stated_window(fields: _Fields, family: _Family, layers: int) -> int | None:
     return fields.size("sliding_window")
 
 
-def _switched_window(fields: _Fields, layers: int) -> int | None:
+def _switched_window(fields: Fields, layers: int) -> int | None:
     """Return the window of a family that has one from layer `max_window_layers` on, when `use_sliding_window` says so."""
     if not fields.flag("use_sliding_window"):
         return None
@@ -287,7 +242,16 @@ def _switched_window(fields: _Fields, layers: int) -> int | None:
     return fields.size("sliding_window") if first == 0 else None
 
 
-def _experts(fields: _Fields, family: _Family) -> ExpertsSpec | None:
+def _latent(fields: Fields, family: _Family) -> MlaSpec | None:
+    if family.latent:
+        return latent_attention(fields)
+    for field in LATENT_FIELDS:
+        if fields.config.get(field) is not None:
+            raise fields.bad(field, "no such field in this model type", "correct model_type or remove the field")
+    return None
+
+
+def _experts(fields: Fields, family: _Family, layers: int) -> ExpertsSpec | None:
     own = {family.experts_key, "num_experts_per_tok", family.expert_size_key} if family.experts_key else set()
     for field in ("num_local_experts", "num_experts", "num_experts_per_tok", "moe_intermediate_size"):
         if field not in own and fields.config.get(field) is not None:
@@ -301,4 +265,19 @@ def _experts(fields: _Fields, family: _Family) -> ExpertsSpec | None:
     experts, chosen = fields.size(family.experts_key), fields.size("num_experts_per_tok")
     if chosen > experts:
         raise fields.bad("num_experts_per_tok", f"at most {family.experts_key} ({experts})")
-    return ExpertsSpec(experts_count=experts, experts_per_token=chosen, intermediate_size=fields.size(family.expert_size_key))
+    dense = fields.count("first_k_dense_replace") if family.latent else 0
+    if dense >= layers:
+        raise fields.bad("first_k_dense_replace", f"fewer than num_hidden_layers ({layers})")
+    return ExpertsSpec(
+        experts_count=experts,
+        experts_per_token=chosen,
+        intermediate_size=fields.size(family.expert_size_key),
+        shared_experts_count=_shared_experts(fields) if family.latent else 0,
+        dense_layers_count=dense,
+    )
+
+
+def _shared_experts(fields: Fields) -> int:
+    if "n_shared_experts" not in fields.config:
+        raise fields.bad("n_shared_experts", "a number of experts, or null for none")
+    return 0 if fields.config["n_shared_experts"] is None else fields.count("n_shared_experts")

@@ -11,9 +11,15 @@ from dataclasses import replace
 from replay.lowering.op_graph import ElementwiseShape, MatmulShape, Op, OpGraph
 from replay.specs.mapping import MappingSpec
 
-_COLUMN_GROUPS = (("fusion.qkv", "qkv", ("q_proj", "k_proj", "v_proj")), ("fusion.gate_up", "gate_up", ("gate_proj", "up_proj")))
+_COLUMN_GROUPS = (
+    ("fusion.qkv", "qkv", ("q_proj", "k_proj", "v_proj")),
+    ("fusion.qkv", "qkv_a", ("q_a_proj", "kv_a_proj")),
+    ("fusion.gate_up", "gate_up", ("gate_proj", "up_proj")),
+    ("fusion.gate_up", "shared_gate_up", ("shared_gate_proj", "shared_up_proj")),
+)
 _ELEMENTWISE_GROUPS = (
     ("fusion.gated_activation", "gated_activation", ("activation", "gate_product")),
+    ("fusion.gated_activation", "shared_gated_activation", ("shared_activation", "shared_gate_product")),
     ("fusion.residual_norm", "attention_residual_norm", ("attention_residual", "mlp_norm")),
     ("fusion.residual_norm", "mlp_residual_norm", ("mlp_residual", "attention_norm")),
     ("fusion.rope_kv_write", "rope_kv_write", ("rope", "kv_write")),
@@ -52,7 +58,7 @@ def _stream(name: str, shapes: list[ElementwiseShape]) -> ElementwiseShape:
     """Return the traffic of a fused element-wise kernel, by what each pattern keeps in registers."""
     first, second = shapes
     read, written = first.read_elements + second.read_elements, first.written_elements + second.written_elements
-    if name == "gated_activation":  # the activated gate is neither written nor read again
+    if name.endswith("gated_activation"):  # the activated gate is neither written nor read again
         read, written = read - first.written_elements, second.written_elements
     elif name == "rope_kv_write":  # rotated keys go to the cache only
         keys = second.read_elements / 2

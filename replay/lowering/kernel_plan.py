@@ -123,8 +123,13 @@ class Kernel:
 
     @property
     def phase(self) -> Phase | None:
-        """The phase of attention; None for what runs in both."""
-        return ATTENTION_PHASES.get(self.axis)
+        """The phase of an attention kernel; None for every other one."""
+        return ATTENTION_PHASES[self.axis] if isinstance(self.shape, AttentionShape) else None
+
+    @property
+    def step_phases(self) -> tuple[int, ...]:
+        """Phases of steps that it has settings for: 0 = decode, 1 = prefill. What runs by sequences has those of decode."""
+        return {"tokens": (0, 1), "prefill_attention": (1,)}.get(self.axis, (0,))
 
     @property
     def matmul(self) -> MatmulShape:

@@ -27,6 +27,8 @@ class MatmulShape:
 
     columns: int
     depth: int
+    groups_count: int = 1
+    """Equal groups of columns; each multiplies `depth` inputs of its own (attention heads)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +58,20 @@ class ElementwiseShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
-    """Scaled dot-product attention over a paged cache."""
+    """Scaled dot-product attention over keys and values of `kv_heads` heads."""
 
     query_heads: int
     kv_heads: int
     head_size: int
+    """Of a query and a key."""
+    value_size: int
+    values_in_keys: bool = False
+    """The values are the first part of the keys, stored once: a latent."""
+
+    @property
+    def stored_size(self) -> int:
+        """Values of one key with its value, for one head."""
+        return self.head_size + (0 if self.values_in_keys else self.value_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,8 @@ class _Selector:
     def _product(self, group: Group, shape: MatmulShape | ExpertsShape) -> list[Kernel]:
         """Return a product; narrowing its activations is part of it, for that is how such kernels are timed and priced."""
         op, _ = group
-        formats = self._formats(op.layer_type)
+        in_groups = isinstance(shape, MatmulShape) and shape.groups_count > 1
+        formats = self._base_formats() if in_groups else self._formats(op)
         transforms = []
         if self.mapping.value("layout.activations", layer=op.layer_type) == "column_major":
             reason = "kernels read row-major activations: a transposing kernel runs before each product"
@@ -76,15 +77,17 @@ class _Selector:
         )
         return [*transforms, kernel]
 
-    def _formats(self, layer: str) -> _Formats:
-        """Return the effective formats of a layer type's products.
+    def _formats(self, op: Op) -> _Formats:
+        """Return the effective formats of a product.
 
         A low-precision product needs both operands in one such format and a matrix rate for it; otherwise weights are widened
         to 16 bit while they are loaded (weight-only quantisation) and the product runs at the 16-bit rate. A 32-bit checkpoint
-        is loaded in 16 bit, as servers do; activations follow an 8-bit checkpoint where the device can.
+        is loaded in 16 bit, as servers do; activations follow a low-precision checkpoint where the device can. Quantised checkpoints
+        leave LM head and router in 16 bit.
         """
-        checkpoint = "bf16" if self.model.weights_format == "fp32" else self.model.weights_format
-        base = checkpoint if checkpoint in ("bf16", "fp16") else "bf16"
+        base, layer = self._base_format, op.layer_type
+        kept = op.name in ("lm_head", "router") or self.model.weights_format == "fp32"
+        checkpoint = base if kept else self.model.weights_format
         asked_weights = str(self.mapping.value("formats.weights", layer=layer))
         asked = str(self.mapping.value("formats.activations", layer=layer))
         weights = checkpoint if asked_weights == "model" else asked_weights
@@ -112,6 +115,14 @@ class _Selector:
         self._decide("formats.sparsity", f"@{layer}", asked, "none" if reason else asked, reason)
         return asked != "none" and reason is None
 
+    def _base_formats(self) -> _Formats:
+        """Return the 16-bit formats of products by heads, whatever is asked: servers widen those weights once, when they load them."""
+        return _Formats(weights=self._base_format, activations=self._base_format)
+
+    @property
+    def _base_format(self) -> str:
+        return self.model.weights_format if self.model.weights_format in ("bf16", "fp16") else "bf16"
+
     def _backends(self, layer: str, shape: MatmulShape | ExpertsShape, formats: _Formats) -> tuple[BackendBin, ...]:
         rows_to = max(self.mapping.count("batching.max_batched_tokens"), self.mapping.count("batching.max_running"))
         grouped = isinstance(shape, ExpertsShape)
@@ -128,8 +139,7 @@ class _Selector:
 
     def _kv_format(self) -> str:
         asked = str(self.mapping.value("formats.kv"))
-        fallback = self.model.weights_format if self.model.weights_format in ("bf16", "fp16") else "bf16"
-        effective = fallback if asked == "model" else asked
+        effective = self._base_format if asked == "model" else asked
         self._decide("formats.kv", "", effective, effective, None)
         return effective
 

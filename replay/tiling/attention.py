@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from replay.lowering.kernel_plan import FORMAT_BYTES, UNFUSED_KERNELS, Kernel
 from replay.tiling.bins import AttentionBin, attention_resources
 from replay.tiling.families.decode_attention import SPLITS, DecodeAttention, decode_shapes
-from replay.tiling.families.decode_paths import PATHS, decode_paths
+from replay.tiling.families.decode_paths import FLASH_MLA, PATHS, decode_paths
 from replay.tiling.families.family import Shapes
 from replay.tiling.families.prefill_attention import FULL_WINDOW, PrefillAttention, prefill_path, prefill_shapes
 from replay.tiling.families.tile_resources import spill_s
@@ -23,6 +24,8 @@ from replay.tiling.terms import Array, in_sequence, nothing
 
 SCORE_BYTES = 2.0 * (4 + 2)
 """Unfused attention per query head and (query, key) pair: 32-bit scores and 16-bit probabilities, each written and read."""
+LATENT_STAND_INS = ("flash3_captured", "flash3", "trtllm_gen", "flashinfer", "flash2", "xqa")
+"""Decode kernels whose floor, rates and overlap stand for those of kernels over latents, of which none is timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,8 @@ class AttentionPricer:
         found = self.library.find("prefill_attention", variants, self.stack)
         if self.bin_.tile is not None:
             path = replace(path, tile_rows=float(self.bin_.tile[0]), block_keys=float(self.bin_.tile[1]))
-        model = self.library.model(PrefillAttention(path=path), found, wanted=variants[0])
+        alike = self.kernel.attention.value_size == self.kernel.attention.head_size  # kernels are timed with values as wide as keys
+        model = self._trusted(self.library.model(PrefillAttention(path=path), found, wanted=variants[0], exact=alike))
         sequences, prompt, prefix = equal_prompts(tokens, keys, self.window)
         lengths = {"sequences": sequences, "prompt_tokens": prompt, "prefix_tokens": prefix}
         cost = self._priced(model, prefill_shapes({**lengths, **self._sizes}), tokens * keys)
@@ -60,8 +64,7 @@ class AttentionPricer:
         """Return the cost of one call for `sequences` >= 1 sequences of the mean context `context` [points]."""
         keys = np.clip(context, 1.0, self.window)
         counts = decode_shapes({"sequences": sequences, "context_tokens": np.maximum(context, 1.0), **self._sizes})
-        heads = {"query_heads": counts["query_heads"], "kv_heads": counts["kv_heads"]}
-        names = decode_paths(self.stack, self._cache, self.library.device, sequences=sequences, keys=keys, **heads)
+        names = self._decode_names(counts)
         costs, places = [], []
         for name in dict.fromkeys(names.tolist()):
             rows = np.flatnonzero(names == name)
@@ -80,26 +83,37 @@ class AttentionPricer:
             return self.bin_.tile or (int(path.tile_rows), int(path.block_keys)), 1
         sizes = {"sequences": np.array([float(rows)]), "context_tokens": np.array([max(context, 1.0)]), **self._sizes}
         counts = decode_shapes(sizes)
-        heads = {"query_heads": counts["query_heads"], "kv_heads": counts["kv_heads"]}
-        keys = np.clip(counts["context_tokens"], 1.0, self.window)
-        [name] = decode_paths(self.stack, self._cache, self.library.device, sequences=counts["sequences"], keys=keys, **heads)
-        model, block_keys = self._decode_model(str(name))
+        model, block_keys = self._decode_model(str(self._decode_names(counts)[0]))
         family = model.family
         assert isinstance(family, DecodeAttention)
-        group = int(np.ceil(counts["query_heads"] / counts["kv_heads"])[0])
+        group = int(min(np.ceil(counts["query_heads"] / counts["kv_heads"])[0], family.path.group_rows))
         split = self.bin_.split or int(family.splits(counts)[0])
         return self.bin_.tile or (group, block_keys), split
 
+    def _decode_names(self, counts: Shapes) -> npt.NDArray[np.str_]:
+        """Return the decode kernel that runs for each shape [points]."""
+        keys = np.clip(counts["context_tokens"], 1.0, self.window)
+        if self.kernel.attention.values_in_keys:
+            return np.full(len(keys), FLASH_MLA.name)
+        heads = {"query_heads": counts["query_heads"], "kv_heads": counts["kv_heads"]}
+        return decode_paths(self.stack, self._cache, self.library.device, sequences=counts["sequences"], keys=keys, **heads)
+
     def _decode_model(self, name: str) -> tuple[KernelModel, int]:
         """Return the model of a decode kernel, and the keys of its smallest block."""
-        variants = self._variants(name)
+        stand_ins = LATENT_STAND_INS if name == FLASH_MLA.name else ()
+        variants = tuple(variant for kernel in (name, *stand_ins) for variant in self._variants(kernel))
         found = self.library.find("decode_attention", variants, self.stack)
         path = PATHS[name]
         if self.bin_.tile is not None:
             path = replace(path, block_keys=(self.bin_.tile[1],) * 3)
         kv_bytes = FORMAT_BYTES[self.kernel.kv_format]
         family = DecodeAttention(path=path, kv_bytes=kv_bytes, planned_units=self.library.units_count(found))
-        return self.library.model(family, found, wanted=variants[0]), min(path.block_keys)
+        return self._trusted(self.library.model(family, found, wanted=variants[0])), min(path.block_keys)
+
+    def _trusted(self, model: KernelModel) -> KernelModel:
+        """Return a model with the error of no calibration where another kind of kernel stands in: keys wider than values."""
+        alike = self.kernel.attention.value_size == self.kernel.attention.head_size
+        return model if alike or model.source != "datasheet" else replace(model, error_ratio=UNCALIBRATED_ERROR_RATIO)
 
     def _priced(self, model: KernelModel, shapes: Shapes, pairs: Array) -> Cost:
         """Return the cost of the kernel, or of three that pass scores and probabilities through memory: `pairs` of them a head [rows]."""
@@ -119,7 +133,12 @@ class AttentionPricer:
     @property
     def _sizes(self) -> dict[str, Array]:
         shape = self.kernel.attention
-        sizes = {"query_heads": shape.query_heads, "kv_heads": shape.kv_heads, "head_size": shape.head_size}
+        sizes = {
+            "query_heads": shape.query_heads,
+            "kv_heads": shape.kv_heads,
+            "head_size": shape.head_size,
+            "value_size": shape.value_size,
+        }
         return {name: np.array(float(size)) for name, size in sizes.items()} | {"window_tokens": np.array(min(self.window, FULL_WINDOW))}
 
     @property

@@ -74,8 +74,10 @@ def product_format(kernel: Kernel) -> GemmFormat:
 
 
 def product_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> Iterator[ProductBin]:
-    """Yield the bins of a matrix multiply or of experts for both phases, in row order."""
+    """Yield the bins of a matrix multiply or of experts for the phases of its steps, in row order."""
     for phase, name in STEP_PHASES:
+        if phase not in kernel.step_phases:
+            continue
         where = {"layer": kernel.layer_type, "phase": name}
         backends = [bin_ for bin_ in kernel.backends if bin_.phase == phase]
         edges = {bin_.first_row for bin_ in backends}
@@ -130,11 +132,11 @@ def attention_tile_problem(tile: AttentionTile, kernel: Kernel, hardware: Hardwa
 
 
 def attention_resources(tile: AttentionTile, kernel: Kernel, hardware: HardwareSpec) -> TileResources:
-    """Return what a tile takes of a unit: queries and two stages of keys and values; scores and outputs in 32 bit."""
-    (rows, keys), head_size = tile, kernel.attention.head_size
+    """Return what a tile takes of a unit: queries and keys and values; scores and outputs in 32 bit."""
+    (rows, keys), shape = tile, kernel.attention
     return TileResources(
-        operand_bytes=(rows * FORMAT_BYTES["bf16"] + 2 * keys * FORMAT_BYTES[kernel.kv_format]) * head_size,
-        accumulator_bytes=rows * (keys + head_size) * ACCUMULATOR_BYTES,
+        operand_bytes=rows * FORMAT_BYTES["bf16"] * shape.head_size + keys * FORMAT_BYTES[kernel.kv_format] * shape.stored_size,
+        accumulator_bytes=rows * (keys + shape.value_size) * ACCUMULATOR_BYTES,
         operand_budget_bytes=hardware.unit_memory_bytes,
         accumulator_budget_bytes=ACCUMULATOR_SHARE_RATIO * hardware.unit_registers_bytes,
     )
@@ -161,8 +163,6 @@ def _kernel_decisions(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSp
     elif kernel.backends:
         for product_bin in product_bins(kernel, hardware, mapping, rows_to):
             phase = dict(STEP_PHASES)[product_bin.phase]
-            if kernel.axis == "sequences" and phase == "prefill":
-                continue  # runs on the last token of each sequence, with the settings of decode
             place = f"{kernel.layer_type}.{phase}"
             yield from _tile_decision("gemm.tile", place, product_bin, rows_to)
             yield from _split_decision(kernel, place, product_bin, rows_to)

@@ -17,7 +17,7 @@ def kv_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping:
     """Return the cache pool of one replica: what `kv.memory_ratio` of the memory leaves beside weights and work space.
 
     Work space = input and output of the widest matrix multiply for a full step, the step's logits in 32 bit, and the runtime.
-    A pool that does not fit has 0 blocks.
+    A pool that does not fit has 0 blocks. Servers keep the weights of latent attention in both forms, expanding and absorbed.
     """
     products = [kernel for kernel in plan.kernels if kernel.weights_count]
     weights = sum(kernel.weights_bytes * kernel.calls_count for kernel in products if not weights_on_host(kernel, mapping))
@@ -26,8 +26,8 @@ def kv_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping:
     widest = max(_row_bytes(kernel) for kernel in products if kernel.axis == "tokens")
     logits = mapping.count("batching.max_running") * model.vocabulary_size * LOGITS_BYTES
     workspace = mapping.count("batching.max_batched_tokens") * widest + logits + RUNTIME_BYTES
-    attention = next(kernel for kernel in plan.kernels if kernel.phase is not None)
-    token_bytes = 2.0 * attention.attention.kv_heads * attention.attention.head_size * FORMAT_BYTES[attention.kv_format]
+    decode = next(kernel for kernel in plan.kernels if kernel.phase == "decode")  # prompts may attend over keys expanded from the cache
+    token_bytes = decode.attention.kv_heads * decode.attention.stored_size * FORMAT_BYTES[decode.kv_format]
     block_tokens = mapping.count("kv.block_tokens")
     block_bytes = block_tokens * token_bytes * model.layers_count
     left = mapping.ratio("kv.memory_ratio") * hardware.memory_bytes - weights - workspace
@@ -48,6 +48,6 @@ def weights_on_host(kernel: Kernel, mapping: MappingSpec) -> bool:
 def _row_bytes(kernel: Kernel) -> float:
     """Return the bytes of one row of a product's input and output."""
     if kernel.is_dense:
-        return (kernel.matmul.columns + kernel.matmul.depth) * FORMAT_BYTES["bf16"]
+        return (kernel.matmul.columns + kernel.matmul.depth * kernel.matmul.groups_count) * FORMAT_BYTES["bf16"]
     shape = kernel.experts
     return (2 * shape.width + shape.hidden) * shape.experts_per_row * FORMAT_BYTES["bf16"]

@@ -60,11 +60,14 @@ def price_product(kernel: Kernel, rows: Array, bin_: ProductBin, library: Kernel
     family = replace(family, units_count=library.units_count(found))
     if kernel.sparse:
         return _sparse_product(kernel, rows, bin_, library, family, found)
-    model = library.model(family, found, wanted=variant)
+    model = library.model(family, found, wanted=variant, exact=shape.groups_count == 1)
     shapes = gemm_shapes(rows, np.array(float(shape.columns)), np.array(float(shape.depth)))
     tiles = None if bin_.tile is None else (bin_.tile,)
     choice = family.choices(shapes, library.device, model.parameters, tiles=tiles, split=bin_.split)
-    cost = model.cost(shapes, library.device, choice.terms)
+    # Groups of columns are priced as one product of all columns; what the further groups read of their own comes on top.
+    read_bytes = (shape.groups_count - 1) * rows * shape.depth * FORMAT_BYTES[kernel.activations_format]
+    rate = model.parameters["memory_efficiency_ratio"] * library.device.memory_bytes_per_s
+    cost = model.cost(shapes, library.device, choice.terms.with_memory(read_bytes / rate, read_bytes))
     return ProductChoice(cost=cost, tile=choice.tile, split=choice.split, waves=choice.waves, padding_ratio=choice.padding_ratio)
 
 

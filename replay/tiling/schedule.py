@@ -113,16 +113,16 @@ def _kernel_table(plan: KernelPlan, model: ModelSpec, costs: dict[str, Cost]) ->
 
 
 def _model_flops(kernel: Kernel, whole: OpGraph) -> dict[str, float]:
-    """Return FLOPs per unit of the kernel's operators in the unsharded model: two per weight and row, four per pair and channel."""
+    """Return FLOPs per unit of the kernel's operators in the unsharded model: two per weight and row, and per pair and channel."""
     flops = dict.fromkeys(("flops_per_token", "flops_per_sequence", "flops_per_pair"), 0.0)
     for op in (whole.op(name) for name in kernel.ops if name in whole.names):
         if isinstance(op.shape, MatmulShape):
-            unit = "flops_per_token" if op.axis == "tokens" else "flops_per_sequence"
+            unit = "flops_per_sequence" if op.axis == "sequences" else "flops_per_token"
             flops[unit] += 2.0 * op.shape.columns * op.shape.depth * op.calls_count
         elif isinstance(op.shape, ExpertsShape):
             flops["flops_per_token"] += 2.0 * op.shape.expert_weights * op.shape.experts_per_row * op.calls_count
         elif isinstance(op.shape, AttentionShape):
-            flops["flops_per_pair"] += 4.0 * op.shape.query_heads * op.shape.head_size * op.calls_count
+            flops["flops_per_pair"] += 2.0 * op.shape.query_heads * (op.shape.head_size + op.shape.value_size) * op.calls_count
     return flops
 
 

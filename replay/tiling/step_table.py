@@ -12,6 +12,8 @@ prefill_attention   (prefill tokens, keys)                   terms interpolated 
                                                              of a query = (query, key) pairs / tokens
 =================== ======================================== =========================================================
 
+Products that only one form of latent attention has lie on the axis of its phase.
+
 The terms of a call are *pure*: `launch_s` (device floor), `compute_s`, `memory_s` and `sync_s` (collectives, combines). They
 join by one rule, with the kernel's `overlap_exponent` p (infinity = the larger of the two)::
 
@@ -41,7 +43,7 @@ KERNEL_SCHEMA = pa.schema(
         pa.field("source", pa.string(), nullable=False),  # measured | calibrated | datasheet
         pa.field("stack", pa.string(), nullable=False),  # software the kernel was timed under; empty without a calibration
         pa.field("error_ratio", pa.float64(), nullable=False),  # mean relative error to expect of its time
-        pa.field("flops_per_token", pa.float64(), nullable=False),  # model FLOPs needed, over all calls and ranks
+        pa.field("flops_per_token", pa.float64(), nullable=False),  # model FLOPs needed, over all calls and ranks, per token of the axis
         pa.field("flops_per_sequence", pa.float64(), nullable=False),
         pa.field("flops_per_pair", pa.float64(), nullable=False),  # per (query, key) pair
     ]

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from replay.lowering.kernel_plan import Kernel
 from replay.lowering.op_graph import Axis
+from replay.tiling.attention import equal_prompts
 from replay.tiling.bins import attention_bins, product_bins
-from replay.tiling.library import Cost, merged
+from replay.tiling.library import Cost, in_order, merged
 from replay.tiling.pricing import Pricer
 from replay.tiling.step_table import StepLimits
 from replay.tiling.terms import TERM_NAMES, Array, Terms, join, nothing
@@ -46,12 +47,12 @@ class Tabulator:
     def _token_terms(self, kernels: Sequence[Kernel]) -> pa.Table:
         rows_to = self.limits.max_batched_tokens
         index: dict[str, Array] = {"phase": np.repeat([0, 1], rows_to + 1), "tokens": np.tile(np.arange(rows_to + 1), 2)}
-        return pa.table(index | self._columns(kernels, lambda kernel: self._by_rows(kernel, rows_to, (0, 1))))
+        return pa.table(index | self._columns(kernels, lambda kernel: self._by_rows(kernel, rows_to)))
 
     def _sequence_terms(self, kernels: Sequence[Kernel]) -> pa.Table:
         rows_to = self.limits.max_running
         index: dict[str, Array] = {"sequences": np.arange(rows_to + 1)}
-        return pa.table(index | self._columns(kernels, lambda kernel: self._by_rows(kernel, rows_to, (0,))))
+        return pa.table(index | self._columns(kernels, lambda kernel: self._by_rows(kernel, rows_to)))
 
     def _columns(self, kernels: Sequence[Kernel], price: Callable[[Kernel], Cost]) -> dict[str, Array]:
         columns: dict[str, Array] = {}
@@ -60,16 +61,14 @@ class Tabulator:
             columns |= cost.terms.columns(kernel.id)
         return columns
 
-    def _by_rows(self, kernel: Kernel, rows_to: int, phases: tuple[int, ...]) -> Cost:
-        """Return the cost for 0..rows_to rows, one phase after the other; row 0 costs nothing."""
+    def _by_rows(self, kernel: Kernel, rows_to: int) -> Cost:
+        """Return the cost for 0..rows_to rows, one of the kernel's phases after the other; row 0 costs nothing."""
         if not kernel.backends:
             cost = self.pricer.movement(kernel, np.arange(1.0, rows_to + 1.0))
-            return replace(cost, terms=join([nothing(1), cost.terms] * len(phases)))
+            return replace(cost, terms=join([nothing(1), cost.terms] * len(kernel.step_phases)))
         costs: list[Cost] = []
         priced: dict[object, Cost] = {}
         for bin_ in product_bins(kernel, self.pricer.library.device, self.pricer.mapping, rows_to):
-            if bin_.phase not in phases:
-                continue
             phaseless = replace(bin_, phase=0)  # most mappings treat both phases alike: price once
             if phaseless not in priced:
                 rows = np.arange(float(bin_.first_row), bin_.last_row + 1.0)
@@ -78,11 +77,32 @@ class Tabulator:
             costs.append(replace(cost, terms=join([nothing(1), cost.terms])) if bin_.first_row == 1 else cost)
         return merged(costs)
 
+    def _by_keys(self, kernel: Kernel, tokens: Array, keys: Array) -> Cost:
+        """Return the cost of a kernel whose rows are all keys of the prompts of a step, cached ones included [points].
+
+        A product of more rows than a step has tokens takes the settings of the most tokens.
+        """
+        sequences, prompt, prefix = equal_prompts(tokens, keys, self.limits.attention_window)
+        rows, place = np.unique(np.round(sequences * (prompt + prefix)), return_inverse=True)
+        if not kernel.backends:
+            cost = self.pricer.movement(kernel, rows)
+        else:
+            rows_to, costs, places = self.limits.max_batched_tokens, [], []
+            for bin_ in product_bins(kernel, self.pricer.library.device, self.pricer.mapping, rows_to):
+                covered = np.minimum(rows, rows_to)
+                places.append(np.flatnonzero((covered >= bin_.first_row) & (covered <= bin_.last_row)))
+                costs.append(self.pricer.product(kernel, rows[places[-1]], bin_).cost)
+            cost = in_order(costs, places)
+        return replace(cost, terms=cost.terms.take(place))
+
     def _decode_terms(self, kernels: Sequence[Kernel]) -> pa.Table:
         knots, rows_to = context_knots(self.limits.attention_window_tokens), self.limits.max_running
         index = {"sequences": np.repeat(np.arange(rows_to + 1), len(knots)), "context_tokens": np.tile(knots, rows_to + 1)}
 
         def price(kernel: Kernel) -> Cost:
+            if kernel.phase is None:  # runs for each sequence, whatever its context
+                cost = self._by_rows(kernel, rows_to)
+                return replace(cost, terms=cost.terms.take(np.repeat(np.arange(rows_to + 1), len(knots))))
             costs = []
             for bin_ in attention_bins(kernel, self.pricer.library.device, self.pricer.mapping, rows_to):
                 first = max(bin_.first_row, 1)
@@ -98,12 +118,15 @@ class Tabulator:
     def _prefill_terms(self, kernels: Sequence[Kernel]) -> pa.Table:
         keys, rows_to = keys_knots(self.limits.attention_window_tokens), self.limits.max_batched_tokens
         device, mapping = self.pricer.library.device, self.pricer.mapping
-        bins = {kernel.id: list(attention_bins(kernel, device, mapping, rows_to)) for kernel in kernels}
+        bins = {kernel.id: list(attention_bins(kernel, device, mapping, rows_to)) for kernel in kernels if kernel.phase is not None}
         edges = {float(row) for found in bins.values() for bin_ in found for row in (bin_.first_row, bin_.last_row) if row}
         tokens = np.unique(np.concatenate([row_knots(1, rows_to), sorted(edges)]))
         index = {"tokens": np.repeat(np.append(0.0, tokens), len(keys)), "keys_tokens": np.tile(keys, len(tokens) + 1)}
 
         def price(kernel: Kernel) -> Cost:
+            if kernel.phase is None:
+                cost = self._by_keys(kernel, np.repeat(tokens, len(keys)), np.tile(keys, len(tokens)))
+                return replace(cost, terms=join([nothing(len(keys)), cost.terms]))
             costs = []
             for bin_ in bins[kernel.id]:
                 rows = tokens[(tokens >= bin_.first_row) & (tokens <= bin_.last_row)]

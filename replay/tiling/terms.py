@@ -50,9 +50,9 @@ class Terms:
         """Return the terms of some rows, in their order."""
         return Terms(**{name: getattr(self, name)[rows] for name in TERM_NAMES})
 
-    def with_memory(self, extra_s: Array | float) -> Terms:
-        """Return these terms with `extra_s` [rows] more memory time."""
-        return replace(self, memory_s=self.memory_s + extra_s)
+    def with_memory(self, extra_s: Array | float, extra_bytes: Array | float = 0.0) -> Terms:
+        """Return these terms with `extra_s` more memory time and `extra_bytes` more traffic of the device memory [rows]."""
+        return replace(self, memory_s=self.memory_s + extra_s, bytes=self.bytes + extra_bytes)
 
     def with_sync(self, extra_s: Array | float) -> Terms:
         """Return these terms with `extra_s` [rows] more that nothing overlaps with."""

@@ -45,8 +45,8 @@ def test_a_generation_row_becomes_a_decode_shape_in_base_units():
     assert described([found]) == [("h100-sxm", "vllm_0.24.0", "bf16-flash3_captured", 1)]
     assert found.seconds.tolist() == [0.02e-3]
     assert {name: float(column[0]) for name, column in found.shapes.items()} == {
-        "sequences": 4, "context_tokens": 1000, "query_heads": 32, "kv_heads": 8, "head_size": 128, "window_tokens": 1e9,
-        "cache_warm_ratio": 1,
+        "sequences": 4, "context_tokens": 1000, "query_heads": 32, "kv_heads": 8, "head_size": 128, "value_size": 128,
+        "window_tokens": 1e9, "cache_warm_ratio": 1,
     }  # fmt: skip
     assert (found.family.path.name, found.family.kv_bytes, found.family.planned_units) == ("flash3_captured", 2.0, 132)
     assert [column.tolist() for column in found.group_key] == [[32], [8], [128]]
@@ -58,8 +58,8 @@ def test_a_context_row_becomes_a_prompt_shape():
     assert described([found]) == [("h100-sxm", "vllm_0.24.0", "fp8-flash3", 1)]
     assert found.family.math_bytes == 1.0
     assert {name: float(column[0]) for name, column in found.shapes.items()} == {
-        "sequences": 4, "prompt_tokens": 1000, "prefix_tokens": 0, "query_heads": 32, "kv_heads": 8, "head_size": 128, "window_tokens": 1e9,
-        "cache_warm_ratio": 1,
+        "sequences": 4, "prompt_tokens": 1000, "prefix_tokens": 0, "query_heads": 32, "kv_heads": 8, "head_size": 128, "value_size": 128,
+        "window_tokens": 1e9, "cache_warm_ratio": 1,
     }  # fmt: skip
 
 

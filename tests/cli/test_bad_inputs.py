@@ -263,8 +263,26 @@ FORGED = [
     (
         "more experts chosen than there are",
         ("model", "experts"),
-        {"experts_count": 2, "experts_per_token": 3, "intermediate_size": 8},
+        {"experts_count": 2, "experts_per_token": 3, "intermediate_size": 8, "shared_experts_count": 0, "dense_layers_count": 0},
         "at most",
+    ),
+    (
+        "as many dense layers as there are",
+        ("model", "experts"),
+        {"experts_count": 2, "experts_per_token": 1, "intermediate_size": 8, "shared_experts_count": 0, "dense_layers_count": 32},
+        "fewer than layers_count (32)",
+    ),
+    (
+        "a latent beyond any model",
+        ("model", "mla"),
+        {"q_lora_rank": None, "kv_lora_rank": 1e308, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8},
+        "kv_lora_rank",
+    ),
+    (
+        "parts of a head that do not add up",
+        ("model", "mla"),
+        {"q_lora_rank": None, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8},
+        "head_size (128)",
     ),
     ("one scope in two spellings", ("mapping", "settings"), {"gemm.split_k@mlp[rows<17]": 1, "gemm.split_k@mlp[rows<=16]": 1}, "set twice"),
     ("a knob that is none", ("mapping", "settings"), {"gemm.tlie": 1}, "unknown knob 'gemm.tlie'"),

@@ -110,6 +110,62 @@ def test_a_window_bounds_the_keys():
     assert decode_s(context_tokens=100_000.0, window_tokens=128.0, splits=1.0) == pytest.approx(STEP_S)
 
 
+# One latent of 576 channels, of which 512 are the value: a block of 64 keys is 73,728 bytes, and 64 query heads (a tile, however
+# few there are) take 2 x 64 x 64 x (576 + 512) FLOPs at 1 TFLOP/s a unit.
+LATENT = {**SHAPE, "query_heads": 16.0, "head_size": 576.0, "value_size": 512.0, "context_tokens": 64.0, "splits": 1.0}
+MLA = DecodeAttention(path=paths.FLASH_MLA, kv_bytes=2.0, planned_units=100)
+MLA_PLAIN = {"matrix_efficiency_ratio": 1.0}
+PRODUCTS_S = 2 * 64 * 64 * 1088 / 1e12
+
+
+def test_a_block_of_latents_takes_the_longer_of_its_bytes_and_its_products():
+    free = round_hardware(**NO_MEMORY)
+    assert decode_s(family=MLA, parameters=MLA_PLAIN, device=free, **LATENT) == pytest.approx(73_728 / 1e9)
+    fast = {**MLA_PLAIN, "unit_bytes_per_clock": 1e30}
+    assert decode_s(family=MLA, parameters=fast, device=free, **LATENT) == pytest.approx(PRODUCTS_S)
+    half = {**fast, "matrix_efficiency_ratio": 0.5}
+    assert decode_s(family=MLA, parameters=half, device=free, **{**LATENT, "context_tokens": 65.0}) == pytest.approx(4 * PRODUCTS_S)
+
+
+def test_tiles_of_64_heads_share_one_read_of_the_latent():
+    free, fast = round_hardware(**NO_MEMORY), {**MLA_PLAIN, "unit_bytes_per_clock": 1e30}
+    # 60 sequences of 128 heads are 120 tiles on 100 units.
+    many = {**LATENT, "sequences": 60.0, "query_heads": 128.0}
+    assert decode_s(family=MLA, parameters=fast, device=free, **many) == pytest.approx(2 * PRODUCTS_S)
+    slow = round_hardware(memory_bytes_per_s=1e9, cache_bytes=1.0)
+    moved = 60 * (64 * 576 * 2 + 128 * 1088 * 2)  # latents once; queries of 576 and results of 512 channels a head
+    assert decode_s(family=MLA, parameters=fast, device=slow, **many) == pytest.approx(moved / 1e9)
+    shapes = decode_shapes({name: np.array([value]) for name, value in many.items()})
+    assert MLA.terms(shapes, slow, {**DECODE_PLAIN, **fast}).bytes.tolist() == [moved]
+
+
+def test_the_bound_of_latents_is_their_flops_or_their_bytes_once():
+    shapes = decode_shapes({**LATENT, "context_tokens": np.array([1000.0, 1000.0]), "query_heads": np.array([16.0, 1024.0])})
+    cold = round_hardware(memory_bytes_per_s=1e12, matrix_flops_per_s={"bf16": 1e14}, unit_cache_bytes_per_s=1e30)
+    bytes_s, flops_s = 1000 * 576 * 2 / 1e12, 2 * 1024 * 1000 * 1088 / 1e14
+    assert MLA.bound_s(shapes, cold).tolist() == pytest.approx([bytes_s, flops_s])
+
+
+def test_parts_of_a_latent_write_and_read_their_values_only():
+    split = {**LATENT, "context_tokens": 6400.0, "splits": 4.0}
+    found = decode_s(family=MLA, parameters={**MLA_PLAIN, "unit_bytes_per_clock": 1e30}, **split)
+    assert found == pytest.approx(25 * PRODUCTS_S + 2 * 4 * 16 * 512 * 4 / 1e12)
+
+
+def test_the_parameter_of_products_is_that_of_latents_alone():
+    names = [{definition.name for definition in family.parameters} for family in (MLA, DECODE)]
+    assert names[0] - names[1] == {"matrix_efficiency_ratio"}
+
+
+def test_prompts_may_have_values_narrower_than_keys():
+    wide = {"head_size": 192.0, "value_size": 128.0}
+    block_s = 128 * 64 * 2 * (192 + 128) / 1e12 + 128 * 64 / 1e9
+    assert prefill_s(device=round_hardware(**NO_MEMORY), **wide) == pytest.approx((0.02 + 2) * block_s)
+    slow = round_hardware(memory_bytes_per_s=1e9, cache_bytes=1.0)
+    moved = 1000 * 2 * 320 * (16 + 16)  # queries and results, keys and values of 16 heads each
+    assert prefill_s(device=slow, prompt_tokens=1000.0, query_heads=16.0, kv_heads=16.0, **wide) == pytest.approx(moved / 1e9)
+
+
 def test_terms_are_pure_and_nothing_costs_nothing():
     counts = {name: np.array([0.0, value]) if name == "sequences" else np.array([value, value]) for name, value in SHAPE.items()}
     shapes, parameters = decode_shapes(counts), {**DECODE_PLAIN, "floor_s": 1e-6, "combine_s": 1e-6}
@@ -316,6 +372,7 @@ SIZES = {
     "sequences": st.sampled_from([1.0, 3.0, 16.0, 100.0, 700.0]),
     "kv_heads": st.sampled_from([1.0, 2.0, 5.0, 8.0]),
     "head_size": st.sampled_from([64.0, 96.0, 128.0, 256.0]),
+    "value_size": st.sampled_from([64.0, 128.0]),
     "window_tokens": st.sampled_from([128.0, 4096.0, 1e9]),
     "cache_warm_ratio": st.sampled_from([0.0, 0.5, 1.0]),
 }

@@ -1,13 +1,14 @@
 """Model metadata: real configurations, family defaults, and every way a configuration can be wrong."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from replay.errors import SpecError
-from replay.ingress.model_config import catalog_models, model_from_config, read_model
-from replay.specs.model import ExpertsSpec, ModelSpec
+from replay.ingress.model_config import catalog_models, model_from_config, model_from_document, read_model
+from replay.specs.model import ExpertsSpec, MlaSpec, ModelSpec
 
 LLAMA = {
     "model_type": "llama",
@@ -25,6 +26,11 @@ QWEN3 = {**LLAMA, "model_type": "qwen3", "head_dim": 32}
 MISTRAL = {**LLAMA, "model_type": "mistral", "sliding_window": None}
 MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 QWEN3_MOE = {**QWEN3, "model_type": "qwen3_moe", "num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 48}
+DEEPSEEK = {
+    **LLAMA, "model_type": "deepseek_v3", "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4, "v_head_dim": 6, "n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 4,
+    "moe_intermediate_size": 48, "first_k_dense_replace": 1,
+}  # fmt: skip
 
 
 def model(config: dict) -> ModelSpec:
@@ -57,7 +63,7 @@ def test_real_configurations_load_with_their_figures(shared):
         intermediate_size=25600,
         vocabulary_size=151936,
         max_context_tokens=40960,
-        weights_format="fp8",
+        weights_format="fp8_block",
         qk_norm=True,
         **common,
     )
@@ -92,16 +98,30 @@ def test_real_configurations_load_with_their_figures(shared):
     )
 
 
-def test_multi_head_latent_attention_is_refused_in_one_sentence(shared):
-    path = shared / "data/formats/hf_config/deepseek-ai--DeepSeek-V3_config.json"
-    with pytest.raises(SpecError, match="latent attention is not modelled") as caught:
-        read_model(path)
-    assert caught.value.where == f"{path}: model_type"
-    assert "\n" not in str(caught.value)
+def test_deepseek_v3_loads_with_its_figures_and_without_the_layer_that_predicts_further_tokens(shared):
+    assert read_model(shared / "data/formats/hf_config/deepseek-ai--DeepSeek-V3_config.json") == ModelSpec(
+        name="deepseek-ai/DeepSeek-V3",
+        layers_count=61,
+        hidden_size=7168,
+        query_heads=128,
+        kv_heads=128,
+        head_size=192,
+        intermediate_size=18432,
+        vocabulary_size=129280,
+        max_context_tokens=163840,
+        weights_format="fp8_block",
+        experts=ExpertsSpec(experts_count=256, experts_per_token=8, intermediate_size=2048, shared_experts_count=1, dense_layers_count=3),
+        mla=MlaSpec(q_lora_rank=1536, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("llama-3.1-8b", "meta-llama--Llama-3.1-8B.json"), ("qwen3-30b-a3b", "Qwen--Qwen3-30B-A3B_config.json")]
+    ("name", "file"),
+    [
+        ("llama-3.1-8b", "meta-llama--Llama-3.1-8B.json"),
+        ("qwen3-30b-a3b", "Qwen--Qwen3-30B-A3B_config.json"),
+        ("deepseek-v3", "deepseek-ai--DeepSeek-V3_config.json"),
+    ],
 )
 def test_the_shipped_models_equal_the_published_configurations(shared, name, file):
     assert name in catalog_models()
@@ -125,6 +145,42 @@ def test_family_defaults_hold():
     assert model({**QWEN3, "head_dim": None, "hidden_size": 512}).head_size == 128
     assert model(MIXTRAL).experts == ExpertsSpec(experts_count=8, experts_per_token=2, intermediate_size=128)
     assert model(QWEN3_MOE).experts == ExpertsSpec(experts_count=16, experts_per_token=4, intermediate_size=48)
+    plain = model({**DEEPSEEK, "model_type": "deepseek_v2", "q_lora_rank": None, "n_shared_experts": None, "first_k_dense_replace": 0})
+    assert plain.mla == MlaSpec(q_lora_rank=None, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6)
+    assert plain.experts == ExpertsSpec(experts_count=16, experts_per_token=4, intermediate_size=48)
+    assert model({**DEEPSEEK, "qk_head_dim": 12, "head_dim": 4}) == model(DEEPSEEK)
+
+
+@pytest.mark.parametrize("config", [LLAMA, QWEN3_MOE, DEEPSEEK])
+def test_the_recorded_form_of_a_model_is_read_back(config):
+    read = model(config)
+    document = json.loads(json.dumps(read.to_document()))
+    assert model_from_document(document, "baseline.json") == read
+    assert ModelSpec.from_document(document).digest == read.digest
+
+
+def test_every_figure_of_latents_and_experts_is_part_of_the_digest():
+    read = model(DEEPSEEK)
+    others = [replace(read, mla=replace(read.mla, **{field: 2})) for field in read.to_document()["mla"]]
+    others += [replace(read, experts=replace(read.experts, **{field: 3})) for field in read.to_document()["experts"]]
+    assert len({read.digest, *(other.digest for other in others)}) == 1 + 5 + 5
+
+
+QUANTISED = {
+    # quantization_config -> format
+    "fp8, a scale a tensor": ({"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "static"}, "fp8"),
+    "fp8, a scale a block": ({"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]}, "fp8_block"),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True}, "int4"),
+    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True, "lm_head": False}, "int4"),
+    "modelopt nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.3.mlp.gate"]}, "nvfp4"),
+    "modelopt fp8": ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+}
+
+
+@pytest.mark.parametrize("case", QUANTISED)
+def test_a_quantised_checkpoint_is_of_its_format(case):
+    quantization, read = QUANTISED[case]
+    assert model({**LLAMA, "quantization_config": quantization}).weights_format == read
 
 
 @pytest.mark.parametrize(("stated", "read"), [("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp32")])
@@ -159,7 +215,22 @@ BAD_CONFIGS = {
     "no model type": (LLAMA, {"model_type": None}, "model_type", "None"),
     "unknown model type": (LLAMA, {"model_type": "lama"}, "model_type", r"'lama'.*did you mean 'llama'"),
     "encoder": (LLAMA, {"model_type": "bert"}, "model_type", "'bert'"),
-    "latent attention": (LLAMA, {"kv_lora_rank": 512}, "model_type", "latent attention"),
+    "latent attention in a family without": (LLAMA, {"kv_lora_rank": 512}, "kv_lora_rank", "no such field in this model type"),
+    "missing latent rank": (DEEPSEEK, {"kv_lora_rank": ...}, "kv_lora_rank", "missing"),
+    "missing query rank": (DEEPSEEK, {"q_lora_rank": ...}, "q_lora_rank", "missing.*or null"),
+    "zero query rank": (DEEPSEEK, {"q_lora_rank": 0}, "q_lora_rank", "0"),
+    "null latent rank": (DEEPSEEK, {"kv_lora_rank": None}, "kv_lora_rank", "None"),
+    "fewer latents than heads": (DEEPSEEK, {"num_key_value_heads": 2}, "num_key_value_heads", r"num_attention_heads \(4\)"),
+    "odd rotated part": (DEEPSEEK, {"qk_rope_head_dim": 5}, "qk_rope_head_dim", "even"),
+    "parts of a key that do not add up": (DEEPSEEK, {"qk_head_dim": 13}, "qk_head_dim", r"qk_nope_head_dim \+ qk_rope_head_dim \(12\)"),
+    "another head size beside latents": (DEEPSEEK, {"head_dim": 16}, "head_dim", r"qk_rope_head_dim \(4\)"),
+    "missing routed experts": (DEEPSEEK, {"n_routed_experts": ...}, "n_routed_experts", "missing"),
+    "missing shared experts": (DEEPSEEK, {"n_shared_experts": ...}, "n_shared_experts", "missing"),
+    "missing dense layers": (DEEPSEEK, {"first_k_dense_replace": ...}, "first_k_dense_replace", "missing"),
+    "only dense layers": (DEEPSEEK, {"first_k_dense_replace": 2}, "first_k_dense_replace", r"fewer than num_hidden_layers \(2\)"),
+    "dense layers between": (DEEPSEEK, {"moe_layer_freq": 2}, "moe_layer_freq", "want 1"),
+    "experts under another family's name": (DEEPSEEK, {"num_experts": 16}, "num_experts", "no such field in this model type"),
+    "sparse attention": (DEEPSEEK, {"model_type": "deepseek_v32"}, "model_type", "'deepseek_v32'"),
     "unknown field": (LLAMA, {"num_hidden_layer": 2}, "num_hidden_layer", r"did you mean 'num_hidden_layers'"),
     "field of another design": (LLAMA, {"logit_softcapping": 50.0}, "logit_softcapping", "unknown field"),
     "missing layers": (LLAMA, {"num_hidden_layers": ...}, "num_hidden_layers", "missing"),
@@ -188,17 +259,55 @@ BAD_CONFIGS = {
     "encoder-decoder": (LLAMA, {"is_encoder_decoder": True}, "is_encoder_decoder", "want false"),
     "another head": (LLAMA, {"architectures": ["LlamaForSequenceClassification"]}, "architectures", "causal language model"),
     "automatic format": (LLAMA, {"torch_dtype": "auto"}, "torch_dtype", "'auto'"),
-    "other quantisation": (
-        LLAMA,
-        {"quantization_config": {"quant_method": "awq", "fmt": "e4m3"}},
-        "quantization_config: quant_method",
-        "'awq'",
-    ),
+    "other quantisation": (LLAMA, {"quantization_config": {"quant_method": "hqq"}}, "quantization_config: quant_method", "fp8, awq, gptq"),
+    "no method": (LLAMA, {"quantization_config": {"bits": 4}}, "quantization_config: quant_method", "missing"),
     "other fp8": (LLAMA, {"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}, "quantization_config: fmt", "'e5m2'"),
+    "other blocks": (
+        LLAMA,
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}},
+        "quantization_config: weight_block_size",
+        r"\[128, 128\]",
+    ),
+    "eight bits of gptq": (
+        LLAMA,
+        {"quantization_config": {"quant_method": "gptq", "bits": 8, "group_size": 128}},
+        "quantization_config: bits",
+        "4",
+    ),
+    "other groups of awq": (
+        LLAMA,
+        {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 64}},
+        "quantization_config: group_size",
+        "128",
+    ),
+    "a converted head": (
+        LLAMA,
+        {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128, "lm_head": True}},
+        "quantization_config: lm_head",
+        "False|false",
+    ),
+    "other algorithm": (
+        LLAMA,
+        {"quantization_config": {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}},
+        "quantization_config: quant_algo",
+        "FP8, NVFP4",
+    ),
+    "layers left unconverted": (
+        LLAMA,
+        {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "model.layers.0.self_attn*"]}},
+        "quantization_config: ignore",
+        "stays in 16 bit.*formats.weights",
+    ),
+    "unconverted modules as text": (
+        LLAMA,
+        {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128, "modules_to_not_convert": "lm_head"}},
+        "quantization_config: modules_to_not_convert",
+        "a list of module names",
+    ),
     "unknown quantisation field": (
         LLAMA,
         {"quantization_config": {"quant_method": "fp8", "weight_block": 1}},
-        "quantization_config.weight_block",
+        "quantization_config: weight_block",
         "did you mean 'weight_block_size'",
     ),
     "quantisation as text": (LLAMA, {"quantization_config": "fp8"}, "quantization_config", "an object or null"),

@@ -3,7 +3,8 @@
 Items are (sequence, key-value head) pairs; an item walks its keys block by block on one unit, and a split hands its parts to idle
 units and merges them afterwards (Flash-Decoding; see `replay.tiling.families.decode_paths` for who splits how)::
 
-    step     = block bytes / unit rate                          keys rounded up to whole blocks
+    step     = block bytes / unit rate                          keys rounded up to whole blocks; for latents not below the
+                                                                products of the tile's rows, which it fills: 64 heads
     execute  = waves x (item + rows x row x head size / 128 + steps per part x step)
     memory   = (keys and values + queries + outputs) / DRAM rate, times what the cache keeps from the call before
     time     = join(floor + execute, floor + memory) + combine + copies + layout
@@ -40,6 +41,7 @@ COLUMNS = (
     "query_heads",
     "kv_heads",
     "head_size",
+    "value_size",
     "window_tokens",
     "cache_warm_ratio",
 )
@@ -62,6 +64,10 @@ _PARAMETERS = (
     ),
 )
 _COPY = ParameterDefinition(name="copy_s", meaning="kernels that transpose queries and outputs", start=5e-6, lower=1e-7, upper=2e-5)
+_PRODUCTS = ParameterDefinition(
+    name="matrix_efficiency_ratio", meaning="share of the matrix peak reached by latents", start=2 / 3, lower=0.2, upper=1.0
+)
+"""Starts at what DeepSeek states for FlashMLA on H800: 660 of 989 TFLOP/s."""
 _LAYOUT = ParameterDefinition(name="sequence_s", meaning="laying out the work of one sequence", start=3e-9, lower=1e-11, upper=1e-7)
 
 
@@ -83,7 +89,7 @@ class DecodeAttention:
     @property
     def parameters(self) -> tuple[ParameterDefinition, ...]:
         """Calibrated parameters; the last ones only where the kernel has what they time."""
-        optional = ((self.path.copies, _COPY), (self.path.sorted_sequences > 0, _LAYOUT))
+        optional = ((self.path.copies, _COPY), (self.path.sorted_sequences > 0, _LAYOUT), (self.path.values_in_keys, _PRODUCTS))
         return _PARAMETERS + tuple(definition for present, definition in optional if present)
 
     @property
@@ -105,7 +111,7 @@ class DecodeAttention:
         splits = self.splits(shapes)
         busy = (shapes["sequences"] > 0).astype(np.float64)
         dram = parameters["dram_efficiency_ratio"] * device.memory_bytes_per_s
-        io_bytes = 2.0 * shapes["sequences"] * shapes["query_heads"] * shapes["head_size"] * IO_BYTES
+        io_bytes = shapes["sequences"] * shapes["query_heads"] * _channels(shapes) * IO_BYTES
         kv_bytes = self._cached_bytes(shapes)
         sync = self._combine_s(shapes, splits, dram, parameters) + self._around_s(shapes, io_bytes / dram, parameters)
         return Terms(
@@ -119,8 +125,8 @@ class DecodeAttention:
     def bound_s(self, shapes: Shapes, device: HardwareSpec) -> Array:
         """Return the larger of: products over the fastest matrix rate; bytes beyond the cache over DRAM; all bytes over the cache ports."""
         keys = np.minimum(shapes["context_tokens"], shapes["window_tokens"])
-        read = 2.0 * shapes["sequences"] * shapes["kv_heads"] * keys * shapes["head_size"] * self.kv_bytes
-        flops = 4.0 * shapes["sequences"] * shapes["query_heads"] * keys * shapes["head_size"]
+        read = shapes["sequences"] * shapes["kv_heads"] * keys * self._key_bytes(shapes)
+        flops = 2.0 * shapes["sequences"] * shapes["query_heads"] * keys * _channels(shapes)
         kept = device.cache_bytes * shapes["cache_warm_ratio"]
         ports = device.units_count * device.unit_cache_bytes_per_s
         outside = np.maximum(read - kept, 0.0) / device.memory_bytes_per_s
@@ -150,13 +156,20 @@ class DecodeAttention:
         group, items = shapes["query_heads"] / shapes["kv_heads"], np.maximum(self._items(shapes), 1.0)
         return self.path.splits(self.path, self.planned_units, items, _keys(shapes), group, shapes["head_size"])
 
+    def _key_bytes(self, shapes: Shapes) -> Array:
+        """Return the cached bytes of one key with its value [rows]."""
+        return np.asarray((shapes["head_size"] if self.path.values_in_keys else _channels(shapes)) * self.kv_bytes)
+
     def _cached_bytes(self, shapes: Shapes) -> Array:
         keys = np.ceil(_keys(shapes) / PAGE_KEYS) * PAGE_KEYS
-        return np.asarray(2.0 * shapes["sequences"] * shapes["kv_heads"] * keys * shapes["head_size"] * self.kv_bytes)
+        return np.asarray(shapes["sequences"] * shapes["kv_heads"] * keys * self._key_bytes(shapes))
 
     def _execution_s(self, shapes: Shapes, splits: Array, device: HardwareSpec, parameters: Parameters) -> Array:
         head, block = shapes["head_size"], self.path.blocks(shapes["head_size"])
-        step_s = block * 2.0 * head * self.kv_bytes / (parameters["unit_bytes_per_clock"] * device.clock_hz)
+        step_s = block * self._key_bytes(shapes) / (parameters["unit_bytes_per_clock"] * device.clock_hz)
+        if self.path.values_in_keys:
+            rate = parameters["matrix_efficiency_ratio"] * device.matrix_flops_per_s["bf16"] / device.units_count
+            step_s = np.maximum(step_s, 2.0 * self.path.group_rows * block * _channels(shapes) / rate)
         steps = np.ceil(np.ceil(_keys(shapes) / block) / splits)
         rows = self.path.rows(shapes["query_heads"], shapes["kv_heads"])
         occupancy = self._items(shapes) * splits / device.units_count
@@ -165,7 +178,7 @@ class DecodeAttention:
         return np.asarray(waves * (parameters["item_s"] + parameters["row_s"] * rows * head / REFERENCE_HEAD + steps * step_s))
 
     def _combine_s(self, shapes: Shapes, splits: Array, dram: float, parameters: Parameters) -> Array:
-        partial = 2.0 * splits * shapes["sequences"] * shapes["query_heads"] * shapes["head_size"] * PARTIAL_BYTES
+        partial = 2.0 * splits * shapes["sequences"] * shapes["query_heads"] * shapes["value_size"] * PARTIAL_BYTES
         return np.where(splits > 1.0, parameters["combine_s"] + parameters["combine_part_s"] * splits + partial / dram, 0.0)
 
     def _around_s(self, shapes: Shapes, io_s: Array, parameters: Parameters) -> Array:
@@ -183,13 +196,18 @@ class DecodeAttention:
 def decode_shapes(counts: Mapping[str, Array]) -> dict[str, Array]:
     """Return shapes with COLUMNS from `counts` (columns [rows], or numbers that hold for every row).
 
-    `window_tokens` may be left out for full attention, and `cache_warm_ratio` where nothing of the keys is left in the cache
-    (within a served step: 0; the same call repeated: 1). SPLITS is kept where it is given.
+    `value_size` may be left out where it is `head_size`, `window_tokens` for full attention, and `cache_warm_ratio` where nothing of
+    the keys is left in the cache (within a served step: 0; the same call repeated: 1). SPLITS is kept where it is given.
     """
-    given = {"window_tokens": FULL_WINDOW, "cache_warm_ratio": 0.0, **counts}
+    given = {"value_size": counts["head_size"], "window_tokens": FULL_WINDOW, "cache_warm_ratio": 0.0, **counts}
     names = [*COLUMNS, *([SPLITS] if SPLITS in given else [])]
     columns = np.broadcast_arrays(*(np.asarray(given[name], dtype=np.float64) for name in names))
     return {name: np.array(column) for name, column in zip(names, columns, strict=True)}
+
+
+def _channels(shapes: Shapes) -> Array:
+    """Return the channels of a query (or key) and its result (or value) of one head [rows]."""
+    return np.asarray(shapes["head_size"] + shapes["value_size"])
 
 
 def _keys(shapes: Shapes) -> Array:

@@ -45,6 +45,8 @@ class DecodePath:
     """The rows of an item cost as the next power of two, between 8 and 32."""
     sorted_sequences: int = 0
     """Sequences up to which a second kernel on the device lays out the work, one after the other; 0 = there is none."""
+    values_in_keys: bool = False
+    """For latents: the values are the first part of the keys, and all query heads share them, so that products fill the matrix units."""
     copies: bool = False
     """Queries and outputs are transposed by kernels around it where they are not contiguous: grouped heads, several sequences."""
 
@@ -120,7 +122,12 @@ TRTLLM_GEN = DecodePath(
 )
 XQA = DecodePath(name="xqa", block_keys=(128, 128, 128), splits=_filling_splits, part_keys=128.0, parts_per_unit=4.0, overfills=True)
 MASKED = DecodePath(name="masked_multihead", block_keys=(128, 128, 128), splits=_filling_splits, parts_per_unit=2.0, packs_group=False)
-PATHS = {path.name: path for path in (FLASH2, FLASH3, FLASH3_CAPTURED, FLASHINFER, TRTLLM_GEN, XQA, MASKED)}
+FLASH_MLA = DecodePath(
+    name="flash_mla", block_keys=(64, 64, 64), splits=_flash3_splits, most_head_size=576, group_rows=64.0, values_in_keys=True
+)
+"""DeepSeek's kernel for Hopper: tiles of 64 query heads x 64 keys, whose blocks a planner deals evenly to the units. It stands for the
+kernels of other devices too."""
+PATHS = {path.name: path for path in (FLASH2, FLASH3, FLASH3_CAPTURED, FLASHINFER, TRTLLM_GEN, XQA, MASKED, FLASH_MLA)}
 
 MASKED_FALLBACK_GROUP = 32
 """Query heads of a key-value head above which TensorRT-LLM has no grouped decode kernel and falls back to one item a query head."""

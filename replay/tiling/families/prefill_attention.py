@@ -32,7 +32,10 @@ FULL_WINDOW = 1e9
 CACHE_SHARPNESS = 4.0
 CACHE_SHARE_RATIO = 0.7
 """Share of the cache within which a call finds what the one before left."""
-COLUMNS = ("sequences", "prompt_tokens", "prefix_tokens", "query_heads", "kv_heads", "head_size", "window_tokens", "cache_warm_ratio")
+COLUMNS = (
+    "sequences", "prompt_tokens", "prefix_tokens", "query_heads", "kv_heads", "head_size", "value_size", "window_tokens",
+    "cache_warm_ratio",
+)  # fmt: skip
 
 _PARAMETERS = (
     ParameterDefinition(name="floor_s", meaning="launch and first reads", start=8e-6, lower=5e-7, upper=3e-5),
@@ -134,7 +137,7 @@ class PrefillAttention:
 
     def bound_s(self, shapes: Shapes, device: HardwareSpec) -> Array:
         """Return the larger of: products of the pairs over the matrix peak; bytes beyond the cache over the DRAM rate."""
-        flops = 4.0 * shapes["sequences"] * shapes["query_heads"] * shapes["head_size"] * _pairs(shapes)
+        flops = 2.0 * shapes["sequences"] * shapes["query_heads"] * _channels(shapes) * _pairs(shapes)
         io_bytes, read_bytes, _ = _bytes(shapes)
         outside = np.maximum(io_bytes + read_bytes - device.cache_bytes * shapes["cache_warm_ratio"], 0.0)
         return np.maximum(flops / self._peak(device), outside / device.memory_bytes_per_s)
@@ -173,7 +176,7 @@ class PrefillAttention:
     def _block_s(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         pairs = self.path.tile_rows * self.path.block_keys
         rate = parameters["matrix_efficiency_ratio"] * self._peak(device) / device.units_count
-        products_s = 4.0 * pairs * shapes["head_size"] / rate
+        products_s = 2.0 * pairs * _channels(shapes) / rate
         exponentials_s = np.full(len(products_s), pairs / (parameters["exponentials_per_clock"] * device.clock_hz))
         return _p_norm(products_s, exponentials_s, parameters["softmax_overlap_exponent"])
 
@@ -186,13 +189,20 @@ class PrefillAttention:
 def prefill_shapes(counts: Mapping[str, Array]) -> dict[str, Array]:
     """Return shapes with COLUMNS from `counts` (columns [rows], or numbers that hold for every row).
 
-    `prefix_tokens` may be left out where nothing of the sequences is cached before, `window_tokens` for full attention, and
+    `prefix_tokens` may be left out where nothing of the sequences is cached before, `value_size` where it is `head_size`,
+    `window_tokens` for full attention, and
     `cache_warm_ratio` where nothing is left in the cache (within a served step: 0; the same call repeated: 1). A step of several
     prompts is so many equal ones: numbers need not be whole.
     """
-    given = {"prefix_tokens": 0.0, "window_tokens": FULL_WINDOW, "cache_warm_ratio": 0.0, **counts}
+    defaults = {"prefix_tokens": 0.0, "value_size": counts["head_size"], "window_tokens": FULL_WINDOW, "cache_warm_ratio": 0.0}
+    given = {**defaults, **counts}
     columns = np.broadcast_arrays(*(np.asarray(given[name], dtype=np.float64) for name in COLUMNS))
     return dict(zip(COLUMNS, (np.array(column) for column in columns), strict=True))
+
+
+def _channels(shapes: Shapes) -> Array:
+    """Return the channels of a query (or key) and its result (or value) of one head [rows]."""
+    return np.asarray(shapes["head_size"] + shapes["value_size"])
 
 
 def _window(shapes: Shapes) -> Array:
@@ -213,11 +223,11 @@ def _triangle(tokens: Array, window: Array) -> Array:
 
 def _bytes(shapes: Shapes) -> tuple[Array, Array, Array]:
     """Return the bytes of queries and outputs, of keys and values that are read, and of new ones [rows]."""
-    value_bytes = 2.0 * shapes["sequences"] * shapes["head_size"] * IO_BYTES
+    head_bytes = shapes["sequences"] * _channels(shapes) * IO_BYTES
     # The first new query sees the last window - 1 keys of the prefix.
     seen = np.minimum(shapes["prefix_tokens"], _window(shapes) - 1.0) + shapes["prompt_tokens"]
-    new = value_bytes * shapes["prompt_tokens"]
-    return new * shapes["query_heads"], value_bytes * seen * shapes["kv_heads"], new * shapes["kv_heads"]
+    new = head_bytes * shapes["prompt_tokens"]
+    return new * shapes["query_heads"], head_bytes * seen * shapes["kv_heads"], new * shapes["kv_heads"]
 
 
 def _p_norm(first: Array, second: Array, exponent: float) -> Array:

@@ -71,10 +71,12 @@ def serving_stream(op_names: tuple[str, ...], layer_type: str) -> tuple[StandIn,
     if layer_type == "norm":
         return _norms(_half_read if len(op_names) > 1 else _read)
     if layer_type == "rope":
-        return _COPIED_ROWS if op_names == ("kv_write",) else _ROPES
+        return _COPIED_ROWS if op_names in (("kv_write",), ("latent_write",)) else _ROPES
     if layer_type == "transform":
         return _QUANTISED if op_names[0].startswith("quantise:") else _COPIES
-    return _BY_LAYER[layer_type] if layer_type in _BY_LAYER else _BY_OPERATORS[op_names]
+    if layer_type in _BY_LAYER:
+        return _BY_LAYER[layer_type]
+    return _BY_OPERATORS[tuple(name.removeprefix("shared_") for name in op_names)]
 
 
 def stream_rows(stand_in: StandIn, shape: ElementwiseShape, rows: npt.NDArray[np.int64]) -> Shapes:
