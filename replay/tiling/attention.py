@@ -60,7 +60,7 @@ class AttentionPricer:
         """Return the cost of one call for `sequences` >= 1 sequences of the mean context `context` [points]."""
         keys = np.clip(context, 1.0, self.window)
         counts = decode_shapes({"sequences": sequences, "context_tokens": np.maximum(context, 1.0), **self._sizes})
-        heads = {"query_heads": counts["query_heads"], "kv_heads": counts["kv_heads"]}
+        heads = {"query_heads": counts["query_heads"], "kv_heads": counts["kv_heads"], "head_sizes": counts["head_size"]}
         names = decode_paths(self.stack, self._cache, self.library.device, sequences=sequences, keys=keys, **heads)
         costs, places = [], []
         for name in dict.fromkeys(names.tolist()):
@@ -80,7 +80,7 @@ class AttentionPricer:
             return self.bin_.tile or (int(path.tile_rows), int(path.block_keys)), 1
         sizes = {"sequences": np.array([float(rows)]), "context_tokens": np.array([max(context, 1.0)]), **self._sizes}
         counts = decode_shapes(sizes)
-        heads = {"query_heads": counts["query_heads"], "kv_heads": counts["kv_heads"]}
+        heads = {"query_heads": counts["query_heads"], "kv_heads": counts["kv_heads"], "head_sizes": counts["head_size"]}
         keys = np.clip(counts["context_tokens"], 1.0, self.window)
         [name] = decode_paths(self.stack, self._cache, self.library.device, sequences=counts["sequences"], keys=keys, **heads)
         model, block_keys = self._decode_model(str(name))
