@@ -95,7 +95,7 @@ class AttentionPricer:
         keys = np.clip(counts["context_tokens"], 1.0, self.window)
         if self.kernel.attention.values_in_keys:
             return np.full(len(keys), FLASH_MLA.name)
-        heads = {"query_heads": counts["query_heads"], "kv_heads": counts["kv_heads"]}
+        heads = {"query_heads": counts["query_heads"], "kv_heads": counts["kv_heads"], "head_sizes": counts["head_size"]}
         return decode_paths(self.stack, self._cache, self.library.device, sequences=counts["sequences"], keys=keys, **heads)
 
     def _decode_model(self, name: str) -> tuple[KernelModel, int]:
@@ -146,10 +146,9 @@ class AttentionPricer:
         return "fp8" if FORMAT_BYTES[self.kernel.kv_format] < FORMAT_BYTES["bf16"] else "bf16"
 
     def _variants(self, kernel_name: str) -> tuple[str, ...]:
-        """Return the calibrations to look for: products in 16 bit, the cache's format and the window as they are, then less alike."""
+        """Return the calibrations to look for: products in 16 bit and the cache's format as it is, then less alike."""
         formats = "bf16" if self._cache == "bf16" else f"bf16-{self._cache}kv"
-        window = "-window" if self.window < np.inf else ""
-        return (f"{formats}-{kernel_name}{window}", f"bf16-{kernel_name}{window}", f"{formats}-{kernel_name}", f"bf16-{kernel_name}")
+        return (f"{formats}-{kernel_name}", f"bf16-{kernel_name}")
 
 
 def equal_prompts(tokens: Array, keys: Array, window: float) -> tuple[Array, Array, Array]:
