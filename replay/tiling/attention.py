@@ -20,7 +20,7 @@ from replay.tiling.families.family import Shapes
 from replay.tiling.families.prefill_attention import FULL_WINDOW, PrefillAttention, prefill_path, prefill_shapes
 from replay.tiling.families.tile_resources import spill_s
 from replay.tiling.library import UNCALIBRATED_ERROR_RATIO, Cost, KernelLibrary, KernelModel, in_order
-from replay.tiling.terms import Array, in_sequence, nothing
+from replay.tiling.terms import Array
 
 SCORE_BYTES = 2.0 * (4 + 2)
 """Unfused attention per query head and (query, key) pair: 32-bit scores and 16-bit probabilities, each written and read."""
@@ -57,8 +57,8 @@ class AttentionPricer:
         blocks = self.kernel.attention.query_heads * tokens * keys / (self.bin_.tile[0] * self.bin_.tile[1])
         spilled = attention_resources(self.bin_.tile, self.kernel, self.library.device).spilled_bytes
         steps, device = blocks / self.library.device.units_count, self.library.device
-        spilling = nothing(len(steps)).with_memory(spill_s(spilled, steps, device, model.parameters["dram_efficiency_ratio"]))
-        return replace(cost, terms=in_sequence([cost.terms, spilling], cost.overlap_exponent))
+        spilling_s = spill_s(spilled, steps, device, model.parameters["dram_efficiency_ratio"])
+        return replace(cost, terms=cost.terms.with_memory_after(spilling_s, 0.0, cost.overlap_exponent))
 
     def decode(self, sequences: Array, context: Array) -> Cost:
         """Return the cost of one call for `sequences` >= 1 sequences of the mean context `context` [points]."""

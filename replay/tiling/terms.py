@@ -54,6 +54,20 @@ class Terms:
         """Return these terms with `extra_s` more memory time and `extra_bytes` more traffic of the device memory [rows]."""
         return replace(self, memory_s=self.memory_s + extra_s, bytes=self.bytes + extra_bytes)
 
+    def with_memory_after(self, extra_s: Array | float, extra_bytes: Array | float, exponent: float) -> Terms:
+        """Return these terms with `extra_s` [rows] of memory time that nothing overlaps with.
+
+        The memory term becomes what joins with the others to the time and `extra_s`: infinite bandwidth would save it all.
+        """
+        seconds = self.time_s(exponent) + extra_s - self.sync_s
+        if np.isinf(exponent):
+            memory = seconds
+        else:
+            share = np.divide(self.launch_s + self.compute_s, seconds, out=np.zeros_like(seconds), where=seconds > 0)
+            memory = seconds * (1.0 - np.minimum(share, 1.0) ** exponent) ** (1.0 / exponent)
+        later = np.where(np.asarray(extra_s) > 0, np.maximum(memory - self.launch_s, self.memory_s), self.memory_s)
+        return replace(self, memory_s=later, bytes=self.bytes + extra_bytes)
+
     def with_sync(self, extra_s: Array | float) -> Terms:
         """Return these terms with `extra_s` [rows] more that nothing overlaps with."""
         return replace(self, sync_s=self.sync_s + extra_s)

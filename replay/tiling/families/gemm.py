@@ -37,7 +37,7 @@ from replay.tiling.families.gemm_paths import COLD, GemmPaths, gemm_paths
 from replay.tiling.families.gemm_search import Fastest, Product, fastest
 from replay.tiling.families.gemm_tiles import Tile, legal_tiles, tile_problem, tile_resources
 from replay.tiling.families.tile_resources import spill_s
-from replay.tiling.terms import Array, Terms, in_sequence, nothing
+from replay.tiling.terms import Array, Terms, nothing
 
 WARM_SHARPNESS = 8.0
 """How sharply data stop being found in the cache once they outgrow their share of it."""
@@ -121,8 +121,8 @@ class GemmFamily:
     ) -> GemmChoice:
         """Return the fastest kernels among `tiles` (default: all legal ones) and splits (default: all legal ones).
 
-        A pinned split is taken as far as the automatic choice may go: down to the next power of two at which every part keeps its
-        least depth and units are not crowded, and not at all where the stack has no split kernels (`GemmChoice.split`).
+        A pinned split is taken down to the next power of two at which every part keeps its least depth, however crowded units are,
+        and not at all where the stack has no split kernels (`GemmChoice.split`).
 
         Raises:
             SpecError: a size or split below 1, a tile that no unit can launch, or the device has no rate for the format.
@@ -137,17 +137,20 @@ class GemmFamily:
             split=split if self.paths.splits else 1,
             vector=self.paths.vector and tiles is None and split in (None, 1),
         )
-        narrowing_s, narrowed_bytes = self._narrowing(product, device, parameters)
-        terms = Terms(
+        whole = Terms(
             compute_s=found.execute_s,
             memory_s=product.memory_s,
             launch_s=np.full(len(product.rows), parameters["floor_s"]),
-            sync_s=found.combine_s + narrowing_s,
-            bytes=product.dram_bytes + found.combine_bytes + narrowed_bytes,
+            sync_s=np.zeros(len(product.rows)),
+            bytes=product.dram_bytes,
         )
-        exponent = self.overlap_exponent(parameters)
+        after = _combining(found, parameters)
+        if self.format.quantises:
+            after = after.plus(self._narrowing(product, device, parameters))
         if tiles is not None:
-            terms = in_sequence([terms, self._spilling(found, product, device, parameters)], exponent)
+            after = after.plus(self._spilling(found, product, device, parameters))
+        exponent = self.overlap_exponent(parameters)
+        terms = whole.with_memory_after(after.memory_s, after.bytes, exponent).with_sync(after.sync_s)
         return GemmChoice(
             terms=terms,
             overlap_exponent=exponent,
@@ -217,15 +220,14 @@ class GemmFamily:
             dram_bytes=dram_bytes,
         )
 
-    def _narrowing(self, product: Product, device: HardwareSpec, parameters: Parameters) -> tuple[Array, Array]:
-        """Return the time [rows] and bytes [rows] of narrowing 16-bit activations before the product."""
-        if not self.format.quantises:
-            return np.zeros(len(product.rows)), np.zeros(len(product.rows))
+    def _narrowing(self, product: Product, device: HardwareSpec, parameters: Parameters) -> Terms:
+        """Return the terms [rows] of narrowing 16-bit activations before the product."""
         moved = product.rows * product.depth * (SOURCE_BYTES + self.format.activation_bytes)
         warm = _warm(moved, parameters["activations_cache_ratio"] * device.cache_bytes)
         rate = parameters["narrowing_rate_ratio"] * device.memory_bytes_per_s
         cold_bytes = moved * (1.0 - warm)
-        return parameters["narrowing_floor_s"] + (cold_bytes + moved * warm / parameters["cache_rate_ratio"]) / rate, cold_bytes
+        memory_s = (cold_bytes + moved * warm / parameters["cache_rate_ratio"]) / rate
+        return nothing(len(moved)).with_memory(memory_s, cold_bytes).with_sync(parameters["narrowing_floor_s"])
 
 
 def gemm_family(variant: str, stack: str, device: HardwareSpec, *, cold: bool = False) -> GemmFamily:
@@ -244,6 +246,12 @@ def gemm_shapes(rows: Array, columns: Array, depth: Array) -> Shapes:
     """Return the shapes of products of rows x depth activations with columns x depth weights, broadcast to [rows]."""
     named = (np.asarray(column, dtype=np.float64) for column in (rows, columns, depth))
     return dict(zip(("rows", "columns", "depth"), np.broadcast_arrays(*named), strict=True))
+
+
+def _combining(found: Fastest, parameters: Parameters) -> Terms:
+    """Return the terms [rows] of adding the parts of a split in a second pass."""
+    floor_s = np.where(found.split > 1, parameters.get("split_combine_s", 0.0), 0.0)
+    return nothing(len(floor_s)).with_memory(found.combine_s - floor_s, found.combine_bytes).with_sync(floor_s)
 
 
 def _sizes(shapes: Shapes) -> tuple[Array, Array, Array]:

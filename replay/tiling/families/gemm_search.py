@@ -77,8 +77,9 @@ def fastest(
     """Return the fastest of `tiles` and splits (None: all), and of the kernel for one row where there is one (`vector`)."""
     count = len(product.rows)
     table = _tiles(product, tiles, device, parameters)
-    allowed = np.maximum(1.0, np.minimum(most_split(product.depth, product.step_elements), _uncrowded(table, device)))
-    pinned = None if split is None else taken_split(np.minimum(allowed, float(split)))
+    deepest = most_split(product.depth, product.step_elements)
+    allowed = np.maximum(1.0, np.minimum(deepest, _uncrowded(table, device)))
+    pinned = None if split is None else np.broadcast_to(taken_split(np.minimum(deepest, float(split))), allowed.shape)
     every, floor = np.arange(count), np.full(count, parameters["floor_s"])
     time_s, index = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
     parts, execute_s, combine_s, waves = np.ones(count), np.full(count, np.inf), np.zeros(count), np.ones(count)
