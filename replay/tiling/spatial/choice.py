@@ -117,9 +117,11 @@ def _energy(spatial: SpatialSpec, product: Product, cost: Cost) -> dict[str, Arr
 
 
 def _check_sizes(product: Product) -> None:
+    if not len(product.rows):
+        raise SpecError("spatial product", "no product", "at least one shape", "ask for none")
     for name in ("rows", "columns", "depth", "repeats"):
         sizes = getattr(product, name)
-        if len(sizes) and not sizes.min() >= 1:
+        if not sizes.min() >= 1:
             raise SpecError(f"spatial product {name}", f"{sizes.min():g}", "at least 1", "drop the empty product")
 
 

@@ -29,7 +29,7 @@ def small_device(*, memory_bytes_per_s: float = 1e12, clock_hz: float = 1e9, **c
     return round_hardware(
         name="small",
         clock_hz=clock_hz,
-        matrix_flops_per_s={"bf16": peak, "int8": 2.0 * peak, "tf32": peak / 4.0},
+        matrix_flops_per_s={spatial.cell_format: peak} if spatial.cell_format != "bf16" else {"bf16": peak, "int8": 2.0 * peak, "tf32": peak / 4.0},
         memory_bytes_per_s=memory_bytes_per_s,
         spatial=spatial,
     )
@@ -66,4 +66,24 @@ def tpu_v1() -> HardwareSpec:
         memory_bytes=8.0 * 2**30,
         memory_bytes_per_s=34e9,
         spatial=spatial,
+    )
+
+
+def zigzag_tpu_like() -> HardwareSpec:
+    """Return the accelerator `tpu_like` of ZigZag 3.9.1 at a clock of 1 GHz.
+
+    32 x 32 cells of 8 bits with 128 bytes of weights each, 2 MB for inputs and results, 2048 bits a cycle each way, 64 from memory.
+    """
+    return small_device(
+        array_rows_count=32,
+        array_columns_count=32,
+        cell_format="int8",
+        dataflows=("weight_stationary",),
+        folds_overlap=True,
+        accumulator_bytes=2.0,
+        buffers={
+            "shared": BufferSpec(bytes=2.0 * 2**20, banks_count=2, bank_bytes_per_s=256e9),
+            "weights": BufferSpec(bytes=128.0 * 32 * 32),
+        },
+        memory_bytes_per_s=8e9,
     )
