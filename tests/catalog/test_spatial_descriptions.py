@@ -103,5 +103,5 @@ def test_a_bad_table_is_one_sentence_that_names_the_place(case: str) -> None:
 def test_an_embedded_description_is_held_to_the_same_rules() -> None:
     document = read_hardware("tpu-v5e").to_document()
     document["spatial"]["arrays_count"] = 2
-    with pytest.raises(SpecError, match="^run.json: hardware: 32768 cells"):
+    with pytest.raises(SpecError, match=r"^run\.json: hardware: 32768 cells"):
         hardware_from_document(document, "run.json")

@@ -38,6 +38,9 @@ class SpatialChoice:
     """Joins the terms (`Terms.time_s`): infinity with double buffers, 1 without."""
     dataflow: npt.NDArray[np.str_]
     loop_order: npt.NDArray[np.str_]
+    """Dimensions of the loops over tiles, the outermost first: ``rows, columns, depth``."""
+    held_whole: npt.NDArray[np.str_]
+    """Operands held for more than a tile, with the dimensions of which all is held: ``inputs (depth)``; empty where none is."""
     tile: npt.NDArray[np.int64]
     """Rows, columns and depth of the tiles in the buffers [rows, 3]."""
     cycles: Array
@@ -78,6 +81,7 @@ def choose(device: HardwareSpec, product: Product, *, dataflow: str | None, tile
         overlap_exponent=overlap_exponent(device),
         dataflow=best.dataflow,
         loop_order=best.loop_order,
+        held_whole=best.held_whole,
         tile=best.tile,
         cycles=best.cycles,
         utilisation_ratio=product.multiplies / (best.cycles * cells * product.format.lanes),

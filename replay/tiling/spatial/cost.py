@@ -1,8 +1,7 @@
-"""What tiles of a product cost under a dataflow and a loop order."""
+"""What tiles of a product cost under a dataflow and a loop nest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 
@@ -10,7 +9,8 @@ import numpy as np
 
 from replay.specs.hardware import SpatialSpec
 from replay.tiling.spatial.dataflow import Product, Tiles, array_cycles, array_traffic, stationary_bytes
-from replay.tiling.spatial.traffic import LOOP_ORDERS, buffer_groups, memory_traffic
+from replay.tiling.spatial.nests import Nests
+from replay.tiling.spatial.traffic import buffer_groups, memory_traffic
 from replay.tiling.terms import Array
 
 
@@ -47,26 +47,24 @@ class Cost:
         return self.compute_s + self.memory_s
 
 
-def costs(product: Product, dataflow: str, rates: Rates, tiles: Tiles) -> Iterator[Cost]:
-    """Yield the cost of tiles under each of LOOP_ORDERS."""
+def cost_of(product: Product, dataflow: str, rates: Rates, nests: Nests, tiles: Tiles) -> Cost:
+    """Return what tiles cost under a dataflow and loop nests, in the shape that they all broadcast to."""
     spatial = rates.spatial
     cycles, near = array_cycles(dataflow, spatial, product, tiles), array_traffic(dataflow, spatial, product, tiles)
     arrays_s = np.maximum(cycles / rates.clock_hz, 2.0 * product.multiplies / product.format.flops_per_s)
     exposed = stationary_bytes(dataflow, spatial, product) if spatial.double_buffered else np.zeros(1)
-    for order in LOOP_ORDERS:
-        far = memory_traffic(order, spatial, product, tiles)
-        passing = [
-            (buffer, sum((near[operand] + far[operand] for operand in operands), np.zeros(1)))
-            for buffer, operands in buffer_groups(spatial)
-        ]
-        banks_s = [moved / buffer.bytes_per_s for buffer, moved in passing if buffer.bytes_per_s is not None]
-        dram_bytes = far["inputs"] + far["weights"] + far["outputs"]
-        yield Cost(
-            cycles=cycles,
-            compute_s=reduce(np.maximum, banks_s, arrays_s),
-            memory_s=(dram_bytes - exposed) / rates.memory_bytes_per_s,
-            exposed_s=exposed / rates.memory_bytes_per_s,
-            dram_bytes=dram_bytes,
-            sram_bytes=sum((moved for _, moved in passing), np.zeros(1)),
-            sram_energy_j=sum((moved * (buffer.energy_j_per_byte or 0.0) for buffer, moved in passing), np.zeros(1)),
-        )
+    far = memory_traffic(nests, spatial, product, tiles)
+    passing = [
+        (buffer, sum((near[operand] + far[operand] for operand in operands), np.zeros(1))) for buffer, operands in buffer_groups(spatial)
+    ]
+    banks_s = [moved / buffer.bytes_per_s for buffer, moved in passing if buffer.bytes_per_s is not None]
+    dram_bytes = far["inputs"] + far["weights"] + far["outputs"]
+    return Cost(
+        cycles=cycles,
+        compute_s=reduce(np.maximum, banks_s, arrays_s),
+        memory_s=(dram_bytes - exposed) / rates.memory_bytes_per_s,
+        exposed_s=exposed / rates.memory_bytes_per_s,
+        dram_bytes=dram_bytes,
+        sram_bytes=sum((moved for _, moved in passing), np.zeros(1)),
+        sram_energy_j=sum((moved * (buffer.energy_j_per_byte or 0.0) for buffer, moved in passing), np.zeros(1)),
+    )

@@ -64,8 +64,8 @@ class Product:
         return self.rows * self.columns * self.depth * self.repeats
 
     def grid(self, where: npt.NDArray[np.int64] | slice) -> Product:
-        """Return some of the products, as columns that broadcast with a grid of tiles [products, row tiles, column tiles]."""
-        return replace(self, **{name: getattr(self, name)[where].reshape(-1, 1, 1) for name in _COLUMNS})
+        """Return some of the products, as columns that broadcast with a grid [products, nests, row tiles, column tiles]."""
+        return replace(self, **{name: getattr(self, name)[where].reshape(-1, 1, 1, 1) for name in _COLUMNS})
 
 
 _COLUMNS = tuple(field.name for field in fields(Product) if field.type == "Array")

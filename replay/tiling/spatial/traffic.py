@@ -1,36 +1,32 @@
 """What moves between device memory and buffers, and which tiles the buffers hold.
 
-Three nested loops run over tiles of rows, columns and depth. What the innermost one keeps in its buffer is read once: results with
-depth innermost, weights with rows, inputs with columns; each other operand is moved again for every trip around the loop it does not
-depend on. (Where a loop has a single trip, some nests move less than this says of them; another of the three then moves as little.)
-Results that leave before the depth is done do so as partial sums and come back.
-
-The last element of what is read twice by neighbouring row tiles of a convolution - the halo - is read again for every cut, up to what
-the unfolded product would read.
+Each operand moves once, or once for every trip of the loop it does not depend on (see `nests`). Results that leave before the depth is
+done do so as partial sums and come back. Two neighbouring row tiles of a convolution both read the pixels between them - the halo - up
+to what the unfolded product would read.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from replay.specs.hardware import BufferSpec, SpatialSpec
 from replay.tiling.spatial.dataflow import Product, Tiles
+from replay.tiling.spatial.nests import OPERANDS, Flags, Nests
 from replay.tiling.terms import Array
 
-LOOP_ORDERS = ("depth_innermost", "rows_innermost", "columns_innermost")
-OPERANDS = ("inputs", "weights", "outputs")
 
-
-def memory_traffic(order: str, spatial: SpatialSpec, product: Product, tiles: Tiles) -> dict[str, Array]:
-    """Return the bytes of each operand that move between device memory and buffers under a loop order."""
-    inputs = _inputs_once(product, tiles.row_trips) * product.format.element_bytes * product.repeats
-    weights = product.columns * product.depth * product.format.element_bytes * product.repeats
-    results = product.rows * product.columns * product.repeats
-    spills = 0.0 if order == "depth_innermost" else 2.0 * (tiles.depth_trips - 1.0) * spatial.accumulator_bytes
+def memory_traffic(nests: Nests, spatial: SpatialSpec, product: Product, tiles: Tiles) -> dict[str, Array]:
+    """Return the bytes of each operand that move between device memory and its buffer."""
+    element_bytes = product.format.element_bytes
+    inputs = _inputs_once(product, tiles.row_trips) * (element_bytes * product.repeats)
+    weights = product.columns * product.depth * (element_bytes * product.repeats)
+    returning = np.where(nests.sums_leave, tiles.depth_trips - 1.0, 0.0)
     return {
-        "inputs": inputs if order == "columns_innermost" else inputs * tiles.column_trips,
-        "weights": weights if order == "rows_innermost" else weights * tiles.row_trips,
-        "outputs": results * (product.format.element_bytes + spills),
+        "inputs": inputs * np.where(nests.inputs_again, tiles.column_trips, 1.0),
+        "weights": weights * np.where(nests.weights_again, tiles.row_trips, 1.0),
+        "outputs": product.rows * product.columns * product.repeats * (element_bytes + 2.0 * spatial.accumulator_bytes * returning),
     }
 
 
@@ -47,43 +43,59 @@ def buffer_groups(spatial: SpatialSpec) -> list[tuple[BufferSpec, tuple[str, ...
     return [(buffer, tuple(operand for operand in OPERANDS if holders[operand] == name)) for name, buffer in spatial.buffers.items()]
 
 
-def held_bytes(spatial: SpatialSpec, product: Product, tiles: Tiles) -> dict[str, Array]:
-    """Return the bytes that tiles of each operand take in its buffer: twice a tile where the next one is loaded beside it."""
-    whole_depth = (tiles.depth_trips == 1.0) & (product.repeats == 1.0)
-    outputs = tiles.rows * tiles.columns * spatial.accumulator_bytes
-    single = (tiles.row_trips * tiles.column_trips * product.repeats) == 1.0
-    return {
-        "inputs": _input_slice(product, tiles.rows) * tiles.depth * _copies(spatial, whole_depth & (tiles.row_trips == 1.0)),
-        "weights": tiles.columns * product.format.element_bytes * tiles.depth * _copies(spatial, whole_depth & (tiles.column_trips == 1.0)),
-        "outputs": outputs * _copies(spatial, single),
+def fits(nests: Nests, spatial: SpatialSpec, product: Product, tiles: Tiles) -> Flags:
+    """Return whether every buffer holds what its operands keep there."""
+    slices = _slices(nests, spatial, product, tiles)
+    held = {
+        "inputs": slices["inputs"] * np.where(nests.whole_depth_of_inputs, product.depth, tiles.depth),
+        "weights": slices["weights"] * np.where(nests.whole_depth_of_weights, product.depth, tiles.depth),
+        "outputs": slices["outputs"],
     }
-
-
-def deepest(spatial: SpatialSpec, product: Product, tiles: Tiles) -> Array:
-    """Return how deep tiles of these rows and columns may be, where the depth is cut; below 1 where the buffers hold none of them."""
-    copies = 2.0 if spatial.double_buffered else 1.0
-    per_element = {"inputs": _input_slice(product, tiles.rows), "weights": tiles.columns * product.format.element_bytes}
-    outputs = held_bytes(spatial, product, tiles)["outputs"]
-    depth: Array = np.full(outputs.shape, np.inf)
-    for buffer, operands in buffer_groups(spatial):
-        room = buffer.bytes - (outputs if "outputs" in operands else 0.0)
-        cut = [per_element[operand] * copies for operand in operands if operand in per_element]
-        depth = np.minimum(depth, room / sum(cut) if cut else np.where(room >= 0.0, np.inf, 0.0))
-    return depth
-
-
-def fits(spatial: SpatialSpec, product: Product, tiles: Tiles) -> Array:
-    """Return whether every buffer holds its operands' tiles."""
-    held = held_bytes(spatial, product, tiles)
-    within = [sum((held[operand] for operand in operands), np.zeros(1)) <= buffer.bytes for buffer, operands in buffer_groups(spatial)]
+    within = [_sum(held, operands) <= buffer.bytes for buffer, operands in buffer_groups(spatial)]
     return np.asarray(np.logical_and.reduce(np.broadcast_arrays(*within)))
 
 
-def _input_slice(product: Product, rows: Array) -> Array:
-    """Return the bytes of a row tile's inputs for one element of the depth."""
-    overlap = product.halo_elements / product.depth
-    return np.asarray(np.minimum(rows * product.input_density + overlap, rows) * product.format.element_bytes)
+def deepest(nests: Nests, spatial: SpatialSpec, product: Product, tiles: Tiles) -> Array:
+    """Return how deep tiles of these rows and columns may be, where the depth is cut; below 1 where the buffers hold none of them."""
+    slices = _slices(nests, spatial, product, replace(tiles, depth_trips=np.full((1, 1, 1, 1), 2.0)))
+    whole = {"inputs": nests.whole_depth_of_inputs, "weights": nests.whole_depth_of_weights}
+    fixed = {operand: np.where(flags, slices[operand] * product.depth, 0.0) for operand, flags in whole.items()}
+    growing = {operand: np.where(flags, 0.0, slices[operand]) for operand, flags in whole.items()}
+    depth: Array = np.full((1, 1, 1, 1), np.inf)
+    for buffer, operands in buffer_groups(spatial):
+        left = buffer.bytes - _sum({**fixed, "outputs": slices["outputs"]}, operands)
+        slope = _sum({**growing, "outputs": np.zeros(1)}, operands)
+        unbound = np.where(left >= 0.0, np.inf, 0.0)
+        depth = np.minimum(depth, np.where(slope > 0.0, left / np.where(slope > 0.0, slope, 1.0), unbound))
+    return depth
 
 
-def _copies(spatial: SpatialSpec, only_one: Array) -> Array:
-    return np.where(only_one | (not spatial.double_buffered), 1.0, 2.0)
+def _slices(nests: Nests, spatial: SpatialSpec, product: Product, tiles: Tiles) -> dict[str, Array]:
+    """Return the bytes that operands take in their buffers: of inputs and weights for one element of the depth, of results in all.
+
+    They are doubled where the next part is loaded (or the last one written) beside the current one, unless there is only one part.
+    """
+    one_row, one_column, one_depth = (trips == 1.0 for trips in (tiles.row_trips, tiles.column_trips, tiles.depth_trips))
+    all_rows, all_columns = nests.whole_rows_of_inputs | one_row, nests.whole_columns_of_weights | one_column
+    overlap = np.where(all_rows, 0.0, product.halo_elements / product.depth)
+    rows = np.where(nests.whole_rows_of_inputs, product.rows, tiles.rows)
+    columns = np.where(nests.whole_columns_of_weights, product.columns, tiles.columns)
+    result_rows = np.where(nests.whole_rows_of_outputs, product.rows, tiles.rows)
+    result_columns = np.where(nests.whole_columns_of_outputs, product.columns, tiles.columns)
+    parts = {
+        "inputs": all_rows & (nests.whole_depth_of_inputs | one_depth),
+        "weights": all_columns & (nests.whole_depth_of_weights | one_depth),
+        "outputs": (nests.whole_rows_of_outputs | one_row) & (nests.whole_columns_of_outputs | one_column),
+    }
+    bytes_once = {
+        "inputs": np.minimum(rows * product.input_density + overlap, rows) * product.format.element_bytes,
+        "weights": columns * product.format.element_bytes,
+        "outputs": result_rows * result_columns * spatial.accumulator_bytes,
+    }
+    if not spatial.double_buffered:
+        return bytes_once
+    return {operand: bytes_once[operand] * np.where(only & (product.repeats == 1.0), 1.0, 2.0) for operand, only in parts.items()}
+
+
+def _sum(amounts: dict[str, Array], operands: tuple[str, ...]) -> Array:
+    return sum((amounts[operand] for operand in operands), np.zeros(1))

@@ -26,10 +26,11 @@ def small_device(*, memory_bytes_per_s: float = 1e12, clock_hz: float = 1e9, **c
     spatial = replace(ROUND_SPATIAL, **changes)
     cells = spatial.arrays_count * spatial.array_rows_count * spatial.array_columns_count
     peak = 2.0 * cells * clock_hz
+    others = {"int8": 2.0 * peak, "tf32": peak / 4.0} if spatial.cell_format == "bf16" else {}
     return round_hardware(
         name="small",
         clock_hz=clock_hz,
-        matrix_flops_per_s={spatial.cell_format: peak} if spatial.cell_format != "bf16" else {"bf16": peak, "int8": 2.0 * peak, "tf32": peak / 4.0},
+        matrix_flops_per_s={spatial.cell_format: peak, **others},
         memory_bytes_per_s=memory_bytes_per_s,
         spatial=spatial,
     )
@@ -43,8 +44,8 @@ def shared(size: float, **figures: Any) -> dict[str, BufferSpec]:
 def tpu_v1() -> HardwareSpec:
     """Return the TPU of Jouppi et al. 2017 (ISCA), without floors: its figures are those of section 2 and table 2.
 
-    256 x 256 cells of 8 bits at 700 MHz, 92 TOP/s; weights from 8 GiB at 34 GB/s through a FIFO of four tiles; a unified buffer of 24 MiB
-    for activations and 4 MiB of 32-bit accumulators; a second tile of weights in the matrix unit; 16-bit products at a quarter of the speed.
+    256 x 256 cells of 8 bits at 700 MHz, 92 TOP/s, a quarter of that for 16 bits; weights from 8 GiB at 34 GB/s through a FIFO of four
+    tiles; a unified buffer of 24 MiB for activations and 4 MiB of 32-bit accumulators; a second tile of weights in the matrix unit.
     """
     spatial = replace(
         ROUND_SPATIAL,

@@ -36,11 +36,11 @@ def weight_stationary(inputs: list[np.ndarray], weights: list[np.ndarray], *, ov
     clock = 0
     while np.isnan(results[-1]).any():
         fold = len(starts)
-        if fold < len(inputs) and all(spare.get((row, 0), (None,))[0] == fold for row in range(rows)):
-            if not starts or clock >= starts[-1] + len(inputs[fold - 1]):
-                starts.append(clock)
-                if overlap:
-                    loads.append(clock)
+        free = not starts or clock >= starts[-1] + len(inputs[fold - 1])
+        if free and fold < len(inputs) and all(spare.get((row, 0), (None,))[0] == fold for row in range(rows)):
+            starts.append(clock)
+            if overlap:
+                loads.append(clock)
         if not overlap and len(loads) == fold and not np.isnan(results[fold - 1]).any():
             loads.append(clock)
 

@@ -60,7 +60,7 @@ SCALE_SIM = {
     ((16, 4), "output_stationary"): (5247, 239, 3569, 51, 3431),
     ((4, 4), "output_stationary"): (17919, 539, 9749, 55, 10799),
 }
-"""Compute cycles that SCALE-Sim 3.0.0 reports for GEMMS: the index of its last cycle. It does not count the draining of stationary outputs."""
+"""Compute cycles that SCALE-Sim 3.0.0 reports for GEMMS: the index of its last cycle, without the draining of stationary outputs."""
 GEMMS = ((64, 64, 64), (10, 20, 30), (100, 40, 33), (8, 8, 8), (200, 16, 48))  # rows, columns, depth
 
 

@@ -16,11 +16,11 @@ def row(value):
 
 
 @pytest.mark.parametrize(
-    ("layers", "weights", "batch", "published_flops_per_s", "tolerance"),
-    [(5, 20e6, 200, 12.3e12, 0.15), (4, 5e6, 168, 9.7e12, 0.15), (24, 52e6, 64, 3.7e12, 0.15)],
+    ("layers", "weights", "batch", "flops_per_s"),
+    [(5, 20e6, 200, 12.3e12), (4, 5e6, 168, 9.7e12), (24, 52e6, 64, 3.7e12)],
     ids=["MLP0", "MLP1", "LSTM0"],
 )
-def test_the_first_tpu_s_networks_that_are_bound_by_weights_run_as_fast_as_published(layers, weights, batch, published_flops_per_s, tolerance):
+def test_the_first_tpu_s_networks_that_are_bound_by_weights_run_as_fast_as_published(layers, weights, batch, flops_per_s):
     """Jouppi et al. 2017, tables 1 and 3: fully connected layers, weights, batch and TOP/s.
 
     The sizes of single layers are not published: square ones of the mean stand for them.
@@ -28,7 +28,7 @@ def test_the_first_tpu_s_networks_that_are_bound_by_weights_run_as_fast_as_publi
     side = np.round(np.sqrt(weights / layers))
     found = spatial_product(tpu_v1(), row(batch), row(side), row(side), element_bytes=1.0)
     operations = 2.0 * batch * side**2
-    assert operations / found.seconds[0] == pytest.approx(published_flops_per_s, rel=tolerance)
+    assert operations / found.seconds[0] == pytest.approx(flops_per_s, rel=0.15)
     assert found.terms.memory_s[0] > 3.0 * found.terms.compute_s[0]
 
 
@@ -63,10 +63,10 @@ def test_the_layers_are_resnet_18():
 def test_resnet_18_on_a_tpu_v5e_is_searched_in_a_second_and_takes_plausible_time(element_bytes, format_name):
     device = read_hardware("tpu-v5e")
     convolutions, (columns, depth) = resnet18()
-    start = time.perf_counter()
+    start = time.process_time()
     layers = spatial_convolution(device, convolutions, element_bytes=element_bytes)
     last = spatial_product(device, row(1), row(columns), row(depth), element_bytes=element_bytes)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
     total_s = layers.seconds.sum() + last.seconds[0]
     weights_s = WEIGHTS * element_bytes / device.memory_bytes_per_s
     peak_s = 2.0 * MULTIPLIES / device.matrix_flops_per_s[format_name]
