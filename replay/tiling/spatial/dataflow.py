@@ -68,7 +68,7 @@ class Product:
         return replace(self, **{name: getattr(self, name)[where].reshape(-1, 1, 1, 1) for name in _COLUMNS})
 
 
-_COLUMNS = tuple(field.name for field in fields(Product) if field.type == "Array")
+_COLUMNS = tuple(field.name for field in fields(Product) if field.name != "format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,9 +42,6 @@ PANELS = (0, 1, 2)
 class Nests:
     """Loop nests as flags, in a shape that broadcasts with tiles."""
 
-    places: tuple[int, ...]
-    """In NESTS."""
-
     whole_rows_of_inputs: Flags
     whole_depth_of_inputs: Flags
     whole_depth_of_weights: Flags
@@ -63,13 +60,13 @@ class Nests:
         return replace(self, **{name: getattr(self, name).ravel()[index].reshape(-1, 1, 1, 1) for name in _FLAGS})
 
 
-_FLAGS = tuple(field.name for field in fields(Nests) if field.name != "places")
+_FLAGS = tuple(field.name for field in fields(Nests))
 
 
 def nests_at(places: tuple[int, ...]) -> Nests:
     """Return some of NESTS as flags [1, nests, 1, 1]."""
     flags = _TABLE[list(places)].T.reshape(len(_FLAGS), 1, -1, 1, 1)
-    return Nests(places=places, **dict(zip(_FLAGS, flags, strict=True)))
+    return Nests(**dict(zip(_FLAGS, flags, strict=True)))
 
 
 def _flags(loops: str, inputs: str, weights: str, outputs: str) -> tuple[bool, ...]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from replay.tiling.spatial.cost import Cost, Rates, cost_of
 from replay.tiling.spatial.dataflow import Granules, Product, Tiles, granules
-from replay.tiling.spatial.nests import NEST_NAMES, NESTS, PANELS, Nests, nests_at
+from replay.tiling.spatial.nests import NEST_NAMES, NESTS, PANELS, nests_at
 from replay.tiling.spatial.traffic import deepest, fits
 from replay.tiling.terms import Array
 
@@ -72,7 +72,7 @@ def fastest(product: Product, dataflow: str, rates: Rates, tile: Tile | None) ->
     """Return the fastest legal tiles and loop nests [rows], or the best nests for a tile that is asked for."""
     if tile is not None:
         grid = product.grid(slice(None))
-        return _best(grid, dataflow, rates, nests_at(_ALL), _asked(grid, tile))
+        return _best(grid, dataflow, rates, _ALL, _asked(grid, tile))
     sides = _sides(product, granules(dataflow, rates.spatial, product.format))
     few = len(NESTS) * sides[0] * sides[1] <= FEW
     waiting, parts, places = np.full(len(few), True), [], []
@@ -80,8 +80,7 @@ def fastest(product: Product, dataflow: str, rates: Rates, tile: Tile | None) ->
         last = stage == STAGES[-1]
         for some in _groups(np.flatnonzero(waiting if last else waiting & ~few), sides, stage):
             grid = product.grid(some)
-            nests = nests_at(stage[0])
-            found = _best(grid, dataflow, rates, nests, _candidates(grid, dataflow, rates, nests, stage))
+            found = _best(grid, dataflow, rates, stage[0], _candidates(grid, dataflow, rates, stage))
             final = np.full(len(some), True) if last else _unbeatable(found, grid, dataflow, rates)
             parts.append(found.take(final))
             places.append(some[final])
@@ -121,9 +120,9 @@ def _unbeatable(found: Mapped, product: Product, dataflow: str, rates: Rates) ->
     return np.asarray((found.joined_s == ideal_s.ravel()) & (found.dram_bytes == ideal.dram_bytes.ravel()))
 
 
-def _best(product: Product, dataflow: str, rates: Rates, nests: Nests, tiles: Tiles) -> Mapped:
-    """Return the fastest of a grid of nests and tiles [products, nests, row tiles, column tiles]."""
-    spatial, count = rates.spatial, len(product.rows)
+def _best(product: Product, dataflow: str, rates: Rates, places: tuple[int, ...], tiles: Tiles) -> Mapped:
+    """Return the fastest of some of NESTS and a grid of tiles [products, nests, row tiles, column tiles]."""
+    spatial, nests, count = rates.spatial, nests_at(places), len(product.rows)
     legal = fits(nests, spatial, product, tiles)
     cost = cost_of(product, dataflow, rates, nests, tiles)
     joined = np.where(legal, cost.seconds(double_buffered=spatial.double_buffered), np.inf)
@@ -136,7 +135,7 @@ def _best(product: Product, dataflow: str, rates: Rates, nests: Nests, tiles: Ti
 
     place = index // (joined.shape[2] * joined.shape[3])  # of the nest
     found = Tiles(**{field.name: at_best(getattr(tiles, field.name)).reshape(-1, 1, 1, 1) for field in fields(Tiles)})
-    names = NEST_NAMES[list(nests.places)][place]
+    names = NEST_NAMES[list(places)][place]
     chosen = cost_of(product, dataflow, rates, nests.take(place), found)
     shape = (count, 1, 1, 1)
     return Mapped(
@@ -149,9 +148,9 @@ def _best(product: Product, dataflow: str, rates: Rates, nests: Nests, tiles: Ti
     )
 
 
-def _candidates(product: Product, dataflow: str, rates: Rates, nests: Nests, stage: Stage) -> Tiles:
+def _candidates(product: Product, dataflow: str, rates: Rates, stage: Stage) -> Tiles:
     """Return the smallest tile for each number of row and column tiles, with the deepest tile that fits beside it."""
-    size = granules(dataflow, rates.spatial, product.format)
+    nests, size = nests_at(stage[0]), granules(dataflow, rates.spatial, product.format)
     rows, row_trips = _evenly(product.rows, size[0], tiled=stage[1])
     columns, column_trips = (part.transpose(0, 1, 3, 2) for part in _evenly(product.columns, size[1], tiled=stage[2]))
     tiles = Tiles(
@@ -162,11 +161,9 @@ def _candidates(product: Product, dataflow: str, rates: Rates, nests: Nests, sta
         column_trips=column_trips,
         depth_trips=np.ones((1, 1, 1, 1)),
     )
-    multiples = np.ceil(product.depth / size[2])
-    most = np.floor(deepest(nests, rates.spatial, product, tiles) / size[2])
-    most = np.minimum(np.maximum(most, 1.0), multiples)  # where no granule fits, `fits` refuses one
-    depth = np.ceil(multiples / np.ceil(multiples / most)) * size[2]
-    depth = np.where(fits(nests, rates.spatial, product, tiles), product.depth, np.minimum(depth, product.depth))
+    multiples = np.floor(deepest(nests, rates.spatial, product, tiles) / size[2])
+    parted = np.minimum(np.maximum(multiples, 1.0) * size[2], product.depth)  # where no granule fits, `fits` refuses one
+    depth = np.where(fits(nests, rates.spatial, product, tiles), product.depth, parted)
     return replace(tiles, depth=depth, depth_trips=np.ceil(product.depth / depth))
 
 

@@ -20,7 +20,8 @@ from replay.tiling.terms import Array
 def memory_traffic(nests: Nests, spatial: SpatialSpec, product: Product, tiles: Tiles) -> dict[str, Array]:
     """Return the bytes of each operand that move between device memory and its buffer."""
     element_bytes = product.format.element_bytes
-    inputs = _inputs_once(product, tiles.row_trips) * (element_bytes * product.repeats)
+    read_trips = np.where(nests.whole_rows_of_inputs, 1.0, tiles.row_trips)
+    inputs = _inputs_once(product, read_trips) * (element_bytes * product.repeats)
     weights = product.columns * product.depth * (element_bytes * product.repeats)
     returning = np.where(nests.sums_leave, tiles.depth_trips - 1.0, 0.0)
     return {

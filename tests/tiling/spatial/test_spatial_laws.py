@@ -1,17 +1,21 @@
 """Laws of the mapper over drawn shapes and devices: the free choice is the best, bounds hold, more of anything never costs time."""
 
 from dataclasses import replace
-from itertools import product as every
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from replay.errors import SpecError
 from replay.specs.hardware import DATAFLOWS, BufferSpec
 from replay.tiling.families.convolution import convolution_shapes
+from replay.tiling.spatial.cost import Rates, cost_of
+from replay.tiling.spatial.dataflow import Product, Tiles, granules
+from replay.tiling.spatial.formats import cell_format
+from replay.tiling.spatial.nests import NESTS, nests_at
 from replay.tiling.spatial.product import spatial_convolution, spatial_product
+from replay.tiling.spatial.traffic import fits
 from tests.tiling.spatial.devices import shared, small_device
 
 SLACK = 1.0 + 1e-12
@@ -72,17 +76,41 @@ def test_the_free_dataflow_is_the_best_of_all(device, seed):
     assert (seconds(device, shapes) == np.minimum.reduce([seconds(device, shapes, dataflow=name) for name in DATAFLOWS])).all()
 
 
-@pytest.mark.parametrize(("shape", "size"), [((20, 24, 28), 700.0), ((17, 33, 9), 1500.0), ((48, 5, 30), 1500.0)])
-def test_the_free_choice_is_the_best_of_all_legal_tiles_tried_one_by_one(shape, size):
-    device = small_device(buffers=shared(size), memory_bytes_per_s=2e9, folds_overlap=True)
-    best = np.inf
-    for tile in every(*(range(4, edge + 4, 4) for edge in shape)):
-        try:
-            best = min(best, seconds(device, shape, tile=tile))
-        except SpecError:
-            continue
-    assert best < np.inf
-    assert seconds(device, shape) == best
+def best_of_all(device, shape, dataflow):
+    """Return time and memory bytes of the best of all legal tiles under all loop nests: every multiple of 4 of every dimension."""
+    spatial, cell = device.spatial, cell_format(device, 2.0)
+    rates = Rates(spatial=spatial, clock_hz=device.clock_hz, memory_bytes_per_s=device.memory_bytes_per_s)
+    ones = np.ones(1)
+    product = Product(
+        **dict(zip(("rows", "columns", "depth"), (size * ones for size in shape), strict=True)),
+        repeats=ones, input_density=ones, halo_elements=0 * ones, uncut_rows=ones, format=cell,
+    ).grid(slice(None))  # fmt: skip
+    every = [
+        np.minimum(np.arange(edge, size + edge, edge), size) for edge, size in zip(granules(dataflow, spatial, cell), shape, strict=True)
+    ]
+    rows, columns, nests = every[0].reshape(1, 1, -1, 1), every[1].reshape(1, 1, 1, -1), nests_at(tuple(range(len(NESTS))))
+    found = (np.inf, np.inf)
+    for depth in every[2]:
+        trips = [np.ceil(size / tile) for size, tile in zip(shape, (rows, columns, depth * ones), strict=True)]
+        tiles = Tiles(
+            rows=rows, columns=columns, depth=depth * ones, row_trips=trips[0], column_trips=trips[1], depth_trips=trips[2]
+        )  # fmt: skip
+        cost = cost_of(product, dataflow, rates, nests, tiles)
+        legal, joined_s = fits(nests, spatial, product, tiles), cost.seconds(double_buffered=spatial.double_buffered)
+        quickest = np.where(legal, joined_s, np.inf).min()
+        least = np.where(legal & (joined_s == quickest), cost.dram_bytes, np.inf).min()
+        found = min(found, (quickest, least))
+    return found
+
+
+@example(device=small_device(double_buffered=False, buffers=shared(600.0)), shape=(4, 4, 34), dataflow="output_stationary")
+@settings(max_examples=60, deadline=None)
+@given(device=devices(), shape=st.tuples(*[st.integers(1, LARGEST)] * 3), dataflow=st.sampled_from(DATAFLOWS))
+def test_the_free_choice_is_the_best_of_all_legal_tiles_tried_one_by_one(device, shape, dataflow):
+    best_s, least_bytes = best_of_all(device, shape, dataflow)
+    found = chosen(device, shape, dataflow=dataflow)
+    assert found.seconds[0] == pytest.approx(best_s, rel=1e-12)
+    assert found.dram_bytes[0] == least_bytes
 
 
 @settings(max_examples=8, deadline=None)

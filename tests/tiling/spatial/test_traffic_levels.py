@@ -177,6 +177,19 @@ def test_one_tile_of_everything_needs_no_second_copy():
         chosen(small_device(buffers=shared(511)), 8, 8, 8, tile=(8, 8, 8))
 
 
+def test_several_products_need_a_second_copy_for_the_next_one():
+    assert chosen(small_device(buffers=shared(1024)), 8, 8, 8, tile=(8, 8, 8), repeats=2.0).dram_bytes[0] == 2 * 3 * 128
+    with pytest.raises(SpecError, match="not this tile"):
+        chosen(small_device(buffers=shared(1023)), 8, 8, 8, tile=(8, 8, 8), repeats=2.0)
+
+
+def test_the_halo_is_read_once_where_all_rows_of_the_inputs_are_held():
+    rows_cut = replace(product(24, 24, 24), input_density=one(0.5), halo_elements=one(10))
+    for place, nest in enumerate(NESTS):
+        moved = memory_traffic(nests_at((place,)), ROUND_SPATIAL, rows_cut, tiles((24, 24, 24), (3, 1, 1)))["inputs"].item()
+        assert moved == 2.0 * (24 * 24 / 2 + (0 if "M" in nest[1] else 2 * 10)), nest
+
+
 def test_inputs_that_fit_their_own_buffer_are_read_once_though_weights_come_through_a_small_one():
     buffers = {
         "shared": BufferSpec(bytes=16 * 64 * 2),
