@@ -67,9 +67,11 @@ def render_graph(source: str, device: HardwareSpec, batches: Sequence[int], axes
     from replay.tiling.family_pricer import FamilyPricer
     from replay.tiling.graph_costs import graph_costs, graph_totals
     from replay.tiling.library import KernelLibrary
+    from replay.tiling.spatial_pricer import SpatialPricer
 
     graph = lower_onnx(read_onnx(Path(source)), where=source, axes=axes, fuse=fuse)
-    costs = graph_costs(graph, FamilyPricer(library=KernelLibrary(device=device)), batches)
+    pricer = FamilyPricer(library=KernelLibrary(device=device)) if device.spatial is None else SpatialPricer(device=device)
+    costs = graph_costs(graph, pricer, batches)
     if form == "csv":
         return table_csv(costs)
     totals = graph_totals(costs)

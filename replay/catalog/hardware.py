@@ -10,6 +10,7 @@ from typing import Any
 
 from replay import documents
 from replay.catalog.calibration import read_calibration, shipped_calibration
+from replay.catalog.spatial import check_spatial
 from replay.documents import Document
 from replay.errors import SpecError, nearest
 from replay.names import NAME_RULE, is_safe_name
@@ -71,7 +72,9 @@ def _description(text: str, where: str) -> tuple[HardwareSpec, tuple[str, ...]]:
     listed: dict[str, str] = document.pop("sources")
     sources = {key: _source(key, figure, listed, text, where) for key, figure in _figures(document)}
     like = tuple(document.pop("kernels_like"))
-    return HardwareSpec.from_document({**_values(document), "sources": sources}), like
+    spec = HardwareSpec.from_document({**_values(document), "sources": sources})
+    check_spatial(spec, lambda key: _at(where, text, key))
+    return spec, like
 
 
 def device_kernels(device: HardwareSpec, like: Sequence[tuple[int, CalibrationDocument]]) -> tuple[KernelFit, ...]:
@@ -131,7 +134,9 @@ def hardware_from_document(document: Document, where: str) -> HardwareSpec:
     written["sources"] = {"recorded": "figures recorded with a replay"}
     documents.check({**written, "kernels_like": []}, "hardware.v1", f"{where}: hardware")
     _check_name(document["name"], f"{where}: hardware")
-    return HardwareSpec.from_document({**_values(written), "sources": sources, "kernels": kernels})
+    spec = HardwareSpec.from_document({**_values(written), "sources": sources, "kernels": kernels})
+    check_spatial(spec, lambda key: f"{where}: hardware")
+    return spec
 
 
 def _recorded_kernels(kernels: object, where: str) -> list[Document]:
@@ -156,16 +161,16 @@ def _recorded_kernels(kernels: object, where: str) -> list[Document]:
 
 
 def _leaves(document: Document, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of each number in a document."""
+    """Yield (dotted key, value) of each figure in a document: what is neither a table nor a bare text at the top."""
     for key, entry in document.items():
         if isinstance(entry, dict):
             yield from _leaves(entry, f"{prefix}{key}.")
-        elif not isinstance(entry, str):
+        elif prefix or not isinstance(entry, str):
             yield prefix + key, entry
 
 
 def _described(document: Document, figures: dict[str, Document], prefix: str = "") -> Document:
-    """Return a document with each number as the file form has it: a value and its source."""
+    """Return a document with each figure as the file form has it: a value and its source."""
     return {
         key: _described(entry, figures, f"{prefix}{key}.") if isinstance(entry, dict) else figures.get(prefix + key, entry)
         for key, entry in document.items()
@@ -195,14 +200,18 @@ def _figures(document: Document, prefix: str = "") -> Iterator[tuple[str, Docume
 
 
 def _values(document: Document) -> Document:
-    """Return the description with each figure replaced by its value: a whole number for counts, else a float."""
-    values: dict[str, Any] = {}
-    for key, entry in document.items():
-        if _is_figure(entry):
-            values[key] = int(entry["value"]) if key.endswith("_count") else float(entry["value"])
-        else:
-            values[key] = _values(entry) if isinstance(entry, dict) else entry
-    return values
+    """Return the description with each figure replaced by its value."""
+    return {
+        key: _value(key, entry["value"]) if _is_figure(entry) else _values(entry) if isinstance(entry, dict) else entry
+        for key, entry in document.items()
+    }
+
+
+def _value(key: str, value: Any) -> Any:
+    """Return a figure's value: numbers as whole ones for counts, else as floats; what is no number as it is."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return int(value) if key.endswith("_count") else float(value)
 
 
 def _refuse_not_finite(document: Document, text: str, where: str) -> None:

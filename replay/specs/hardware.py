@@ -29,6 +29,62 @@ class LinkSpec:
     latency_s: float
 
 
+DATAFLOWS = ("weight_stationary", "output_stationary", "input_stationary")
+BUFFERS = ("shared", "inputs", "weights", "outputs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferSpec:
+    """One on-chip memory that feeds the arrays of a spatial device."""
+
+    bytes: float
+    banks_count: int | None = None
+    bank_bytes_per_s: float | None = None
+    """Reads and writes of one bank together."""
+    energy_j_per_byte: float | None = None
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """What all banks move; None where that is not published: the buffer then never binds."""
+        return None if self.banks_count is None or self.bank_bytes_per_s is None else self.banks_count * self.bank_bytes_per_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpatialSpec:
+    """Systolic arrays of multiply-accumulate cells and the memories that feed them; a figure that is not published is None."""
+
+    arrays_count: int
+    array_rows_count: int
+    """Cells that a partial sum passes (weight- and input-stationary), or rows of results (output-stationary)."""
+    array_columns_count: int
+    cell_format: str
+    """Number format of which a cell multiplies one pair per clock; others run in proportion to `matrix_flops_per_s`."""
+    dataflows: tuple[str, ...]
+    """What the arrays can keep in place: names of `DATAFLOWS`."""
+    folds_overlap: bool
+    """Cells hold a second stationary value, so that one fold loads (or drains) while another one streams."""
+    double_buffered: bool
+    """Buffers hold the next tile beside the current one, so that device memory and arrays work at once."""
+    accumulator_bytes: float
+    """Of one partial sum."""
+    buffers: dict[str, BufferSpec]
+    """By name of `BUFFERS`: an operand's own, or `shared` for those that have none of their own."""
+    mac_energy_j: dict[str, float]
+    """Of one multiply-accumulate by format; a format that is absent has no published figure."""
+    memory_energy_j_per_byte: float | None = None
+    kernel_floor_s: float = 0.0
+    """Launch and first access of a kernel; 0 where nothing is known of it."""
+    memory_efficiency_ratio: float = 1.0
+    """Share of the device memory's rate that kernels reach."""
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> SpatialSpec:
+        """Return the spec of a JSON form; figures that nobody publishes may be absent."""
+        fields = {**document, "dataflows": tuple(document["dataflows"]), "mac_energy_j": dict(document.get("mac_energy_j") or {})}
+        fields["buffers"] = {name: BufferSpec(**buffer) for name, buffer in document["buffers"].items()}
+        return cls(**fields)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFit:
     """A calibrated kernel family and the device that its timings were taken on."""
@@ -65,6 +121,8 @@ class HardwareSpec:
     sources: dict[str, str]
     sparse_speedup_ratio: float | None = None
     """Matrix rate with weights of which two in every four are zero, over the dense rate; None without sparse units."""
+    spatial: SpatialSpec | None = None
+    """Systolic arrays, where the device multiplies on such."""
     kernels: tuple[KernelFit, ...] = ()
     """Calibrated kernel families: the device's own, then those of devices like it for what it has none of."""
 
@@ -75,7 +133,7 @@ class HardwareSpec:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form that is digested and embedded in bundles."""
-        document: dict[str, Any] = json.loads(canonical_json(asdict(self)))
+        document: dict[str, Any] = json.loads(canonical_json(_stated(asdict(self))))
         return document
 
     @classmethod
@@ -86,9 +144,17 @@ class HardwareSpec:
         fields["kernels"] = tuple(
             KernelFit(**{**entry, "fit": FamilyCalibration.from_document(entry["fit"])}) for entry in fields.get("kernels", ())
         )
+        if "spatial" in fields:
+            fields["spatial"] = SpatialSpec.from_document(fields["spatial"])
         return cls(**fields)
 
     @property
     def digest(self) -> str:
         """Digest of every figure."""
         return digest_document(self.to_document())
+
+
+def _stated(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document without what is None, so that a figure a device lacks does not change its digest."""
+    kept = {key: list(value) if isinstance(value, tuple) else value for key, value in document.items() if value is not None}
+    return {key: _stated(value) if isinstance(value, dict) else value for key, value in kept.items()}

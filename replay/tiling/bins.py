@@ -87,7 +87,7 @@ def product_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, r
         for first, after in zip(firsts, [*firsts[1:], rows_to + 1], strict=True):
             asked = mapping.value("gemm.tile", **where, rows=first)
             pinned = (asked[0], asked[1], asked[2]) if isinstance(asked, tuple) else None
-            problem = tile_problem(pinned, product_format(kernel), hardware) if pinned else None
+            problem = (ON_ARRAYS if hardware.spatial else tile_problem(pinned, product_format(kernel), hardware)) if pinned else None
             runs = tile_resources(pinned, product_format(kernel), hardware) if pinned and not problem else None
             split = mapping.value("gemm.split_k", **where, rows=first)
             yield ProductBin(
@@ -111,7 +111,7 @@ def attention_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec,
     for first, after in zip(firsts, [*firsts[1:], rows_to + 1], strict=True):
         asked = mapping.value("attention.tile", **where, rows=first)
         pinned = (asked[0], asked[1]) if isinstance(asked, tuple) else None
-        problem = attention_tile_problem(pinned, kernel, hardware) if pinned else None
+        problem = (ON_ARRAYS if hardware.spatial else attention_tile_problem(pinned, kernel, hardware)) if pinned else None
         runs = attention_resources(pinned, kernel, hardware) if pinned and not problem else None
         split = mapping.value("attention.kv_split", **where, rows=first)
         yield AttentionBin(
@@ -142,6 +142,9 @@ def attention_resources(tile: AttentionTile, kernel: Kernel, hardware: HardwareS
     )
 
 
+ON_ARRAYS = "on systolic arrays the mapper chooses tiles, and nothing is split"
+
+
 def tile_decisions(kernels: tuple[Kernel, ...], hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> tuple[Decision, ...]:
     """Return a decision for every pinned tile and split: what is asked for, what runs, and why they differ.
 
@@ -165,7 +168,7 @@ def _kernel_decisions(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSp
             phase = dict(STEP_PHASES)[product_bin.phase]
             place = f"{kernel.layer_type}.{phase}"
             yield from _tile_decision("gemm.tile", place, product_bin, rows_to)
-            yield from _split_decision(kernel, place, product_bin, rows_to)
+            yield from _split_decision(kernel, place, product_bin, rows_to, hardware)
 
 
 def _tile_decision(knob: str, place: str, bin_: ProductBin | AttentionBin, rows_to: int) -> Iterator[Decision]:
@@ -176,16 +179,18 @@ def _tile_decision(knob: str, place: str, bin_: ProductBin | AttentionBin, rows_
         yield Decision(knob=where, requested=asked, effective=effective, reason=bin_.problem or bin_.spill, stage="tiling")
 
 
-def _split_decision(kernel: Kernel, place: str, bin_: ProductBin, rows_to: int) -> Iterator[Decision]:
+def _split_decision(kernel: Kernel, place: str, bin_: ProductBin, rows_to: int, hardware: HardwareSpec) -> Iterator[Decision]:
     if bin_.split is None:
         return
-    effective, reason = effective_split(kernel, bin_.split)
+    effective, reason = effective_split(kernel, bin_.split, hardware)
     where = f"gemm.split_k@{place}{_rows(bin_, rows_to)}"
     yield Decision(knob=where, requested=str(bin_.split), effective=str(effective), reason=reason, stage="tiling")
 
 
-def effective_split(kernel: Kernel, split: int) -> tuple[int, str | None]:
+def effective_split(kernel: Kernel, split: int, hardware: HardwareSpec) -> tuple[int, str | None]:
     """Return the parts that a reduction is really split into, and why it is not `split`."""
+    if hardware.spatial is not None:
+        return 1, ON_ARRAYS if split > 1 else None
     if not kernel.is_dense:
         return 1, "grouped products do not split their depth" if split > 1 else None
     step, depth = product_format(kernel).step_elements, kernel.matmul.depth

@@ -14,6 +14,7 @@ from replay.tiling.library import AUTO, Cost, KernelLibrary
 from replay.tiling.memory import weights_on_host
 from replay.tiling.movement import COLLECTIVE_FAMILIES, price_collective, price_stream, stream_families
 from replay.tiling.products import ProductChoice, price_experts, price_product
+from replay.tiling.spatial_kernels import SpatialAttention, SpatialKernels
 from replay.tiling.terms import Array
 
 
@@ -29,8 +30,12 @@ class Pricer:
 
         Weights that the mapping keeps on the host cross the link in each call.
         """
-        price = price_product if kernel.is_dense else price_experts
-        choice = price(kernel, rows, bin_, self.library, self.stack(kernel))
+        if self.library.device.spatial is not None:
+            kernels = SpatialKernels(device=self.library.device)
+            choice = kernels.product(kernel, rows) if kernel.is_dense else kernels.experts(kernel, rows)
+        else:
+            price = price_product if kernel.is_dense else price_experts
+            choice = price(kernel, rows, bin_, self.library, self.stack(kernel))
         if not weights_on_host(kernel, self.mapping):
             return choice
         terms = choice.cost.terms.with_memory(kernel.weights_bytes / self.library.device.host_link_bytes_per_s, 0.0)
@@ -41,10 +46,14 @@ class Pricer:
         stack = self.stack(kernel)
         if isinstance(kernel.shape, CollectiveShape):
             return price_collective(kernel, rows, self.mapping.count("all_reduce.one_shot_max_bytes"), self.library, stack)
+        if self.library.device.spatial is not None:
+            return SpatialKernels(device=self.library.device).stream(kernel, rows)
         return price_stream(kernel, rows, self.library, stack)
 
-    def attention(self, kernel: Kernel, bin_: AttentionBin, window: float) -> AttentionPricer:
+    def attention(self, kernel: Kernel, bin_: AttentionBin, window: float) -> AttentionPricer | SpatialAttention:
         """Return what prices an attention kernel where one tile and split hold; `window` are the keys a query sees at most."""
+        if self.library.device.spatial is not None:
+            return SpatialAttention(kernel=kernel, device=self.library.device, window=window)
         return AttentionPricer(kernel=kernel, bin_=bin_, window=window, library=self.library, stack=self.stack(kernel))
 
     def stack(self, kernel: Kernel) -> str:

@@ -26,6 +26,7 @@ from replay.tiling.families.streams import ELEMENTWISE, SOFTMAX
 from replay.tiling.family_pricer import FamilyPricer
 from replay.tiling.graph_costs import COST_SCHEMA, TOTALS_SCHEMA, OpTerms, graph_costs, graph_totals
 from replay.tiling.library import KernelLibrary
+from replay.tiling.spatial_pricer import SpatialPricer
 from replay.tiling.terms import Terms
 
 H100 = read_hardware("h100-sxm")
@@ -53,6 +54,8 @@ def op(shape, name="op", *, layer_type="Op", rows=1, axis="batch", calls=1, weig
 
 def costs(*ops, device=H100, calibration=None, batches=(1,), batch_axis="batch"):
     graph = OpGraph(ops=ops, ranks_count=1, batch_axis=batch_axis)
+    if device.spatial is not None:
+        return graph_costs(graph, SpatialPricer(device=device), batches)
     fits = () if calibration is None else calibration.families
     kernels = tuple(KernelFit(hardware=device.name, units_count=device.units_count, fit=fit) for fit in fits)
     return graph_costs(graph, FamilyPricer(library=KernelLibrary(device=replace(device, kernels=kernels))), batches)

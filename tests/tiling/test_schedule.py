@@ -141,7 +141,7 @@ def test_what_memory_costs_is_memory_time_and_nothing_else(split):
     for row in sheet:
         if row["weights_format"]:
             assert row["time_s"] == pytest.approx(_joined(row), rel=1e-6), row["kernel"]
-            assert row["memory_s"] < 1e-12
+            assert row["memory_s"] < 1e-9 * row["time_s"]  # the rounding of `Terms.with_memory_after`
 
 
 def _joined(row):
