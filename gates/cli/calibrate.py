@@ -35,14 +35,25 @@ def command(files: tuple[Path, ...], hardware: str | None, stack: str | None, ou
     if importlib.util.find_spec("scipy") is None:
         raise SpecError("scipy", "it is not installed", "scipy, which fits need", "pip install 'replay-gate[calibrate]'")
     from replay.calibration.calibrate import calibrate
+    from replay.calibration.measured import MeasuredSet
     from replay.calibration.reader import read_measurements
     from replay.documents import check, write_atomic
     from replay.provenance import canonical_json
 
-    sets = [measured for path in files for _, measured in read_measurements(path)]
-    sets = [one for one in sets if hardware in (None, one.hardware) and stack in (None, one.stack)]
-    if not sets:
+    found = [pair for path in files for pair in read_measurements(path)]
+    found = [(kind, one) for kind, one in found if hardware in (None, one.hardware) and stack in (None, one.stack)]
+    if not found:
         raise SpecError("--hardware/--stack", "no measured row matches them", "a device and stack of the files", "leave one out")
+    sets = [one for _, one in found if isinstance(one, MeasuredSet)]
+    for kind, one in found:
+        if not isinstance(one, MeasuredSet):
+            click.echo(
+                f"skipped {len(one.seconds)} rows of {kind} on {one.hardware}: wholes are predicted from calibrated kernels, never fitted"
+            )
+    if not sets:
+        raise SpecError(
+            "--measurements", "no row of single kernels", "at least one", "give kernel timings; `replay fidelity` judges wholes"
+        )
     for document in calibrate(sets, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=note):
         path = out / f"{document.hardware}.json"
         check(document.to_document(), "calibration.v1", str(path))

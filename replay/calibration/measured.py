@@ -1,7 +1,8 @@
-"""Measured kernels: rows of one kernel family on one device under one stack, ready to fit or to compare with."""
+"""What was measured: rows of one kernel family, ready to fit or to compare with, or whole layers, models and servers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from replay.specs.hardware import HardwareSpec
 from replay.tiling.families.family import KernelFamily, Shapes
+from replay.tiling.library import Source
 from replay.tiling.terms import Array
 
 
@@ -32,6 +35,38 @@ class MeasuredSet:
     """(reason, rows) that were read and cannot be used."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What calibrated kernels add up to."""
+
+    seconds: Array
+    """[rows]"""
+    source: Source
+    """The weakest one that most of the time needs (`replay.tiling.library.weakest_needed`)."""
+    left_out: tuple[tuple[str, npt.NDArray[np.bool_]], ...] = ()
+    """(reason, [rows] where it holds) of times that are no forecast; a row has one reason at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredWhole:
+    """Rows of whole layers, models or servers on one device: predicted from calibrated kernels, never fitted."""
+
+    hardware: str
+    """Catalog name of the device."""
+    stack: str
+    variant: str
+    """What rows of different stacks must share to be compared."""
+    shapes: Shapes
+    """Columns that tell which rows of two stacks are the same case [rows]."""
+    seconds: Array
+    """Measured times [rows], > 0."""
+    predict: Callable[[HardwareSpec], Prediction]
+    where: str
+    """Name of the file, for errors."""
+    skipped: tuple[tuple[str, int], ...] = ()
+    """(reason, rows) that were read and are not predicted."""
+
+
 class MeasurementKind(Protocol):
     """One kind of measurement file, recognised by its columns."""
 
@@ -44,7 +79,7 @@ class MeasurementKind(Protocol):
         """Return whether a file with these columns is of this kind."""
         ...
 
-    def read(self, table: pa.Table, where: str) -> tuple[MeasuredSet, ...]:
+    def read(self, table: pa.Table, where: str) -> tuple[MeasuredSet | MeasuredWhole, ...]:
         """Return the sets of a file; `where` names it (a file name may carry the device where no column does).
 
         Raises:
