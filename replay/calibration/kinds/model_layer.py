@@ -45,7 +45,7 @@ Operator = Callable[[PartPricer, int], Cost]
 def _linear(columns: int, depth: int, *, splits_columns: bool) -> Operator:
     def price(pricer: PartPricer, ranks: int) -> Cost:
         split = (columns // ranks, depth) if splits_columns else (columns, depth // ranks)
-        return pricer.linear(_ROWS, columns=split[0], depth=split[1])
+        return pricer.linear(_ROWS, columns=np.array([float(split[0])]), depth=np.array([float(split[1])]))
 
     return price
 
