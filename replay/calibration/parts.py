@@ -69,4 +69,3 @@ def added(parts: Sequence[Calls]) -> Prediction:
     for calls, cost in parts:
         by_source[cost.source] += float((calls * cost.time_s).sum())
     return Prediction(seconds=np.array([sum(by_source.values())]), source=weakest_needed(by_source))
-

@@ -39,7 +39,7 @@ KINDS: tuple[MeasurementKind, ...] = (
     SERVING_KIND,
 )
 """Every kind of measurement file that is read; a file is of the first that recognises its columns."""
-_WHAT = "a file of measured kernels (CSV)"
+_WHAT = "a file of measured kernels, layers, passes or servers (CSV)"
 
 
 def read_measurements(path: Path) -> tuple[tuple[str, MeasuredSet | MeasuredWhole], ...]:

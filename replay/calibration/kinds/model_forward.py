@@ -72,12 +72,12 @@ class ModelForwardKind:
         variants = _named(cells, "variant", (*STACKS, *PARALLEL))
         trained |= np.isin(variants, PARALLEL)
         forward_s, recorded, _ = cells.seconds("fw_ms")
-        whole_s, usable, useless = cells.seconds("e2e_ms")
-        seconds = np.where(recorded, forward_s, whole_s)
-        described = np.isin(models, list(ARCHITECTURES)) & (hardware != "")
-        good = described & ~trained & usable
-        reasons = [(TRAINING, trained), (USELESS, useless & ~trained)]
-        reasons += [(reason, (models == name) & ~trained) for name, reason in UNDESCRIBED.items()]
+        whole_s, usable, _ = cells.seconds("e2e_ms")
+        seconds, timed, there = np.where(recorded, forward_s, whole_s), recorded | usable, hardware != ""
+        described = there & ~trained & np.isin(models, list(ARCHITECTURES))
+        good = described & timed
+        reasons = [(TRAINING, there & trained), (USELESS, described & ~timed)]
+        reasons += [(reason, there & ~trained & (models == name)) for name, reason in UNDESCRIBED.items()]
         sizes = cells.whole("batch").astype(np.float64), cells.whole("seq").astype(np.float64)
         sets = [
             _whole((device, stack), chosen, models, sizes, seconds, where)

@@ -7,7 +7,9 @@ checkpoint's own.
 Nothing is fitted: times are those of the steady state (`replay.calibration.steady_state`) on the steps of the model's lowering, with
 the calibrated kernels of the row's backend, in its newest version that the device is calibrated for. Servers are taken with their own
 defaults: 8192 tokens a step (vLLM's on accelerators of 70 GiB and more, SGLang's ``chunked_prefill_size``, TensorRT-LLM's
-``max_num_tokens``), prompts and decoding in one step but for SGLang, 16-bit caches. Host work beyond launches is not modelled.
+``max_num_tokens``), prompts and decoding in one step but for SGLang, 16-bit caches. Host work beyond launches is not modelled. Tables
+do not say how clients arrive: where all ask at once, as at the start of a benchmark, measured times to first token hold a queue that a
+steady state does not have, and times per token hold fewer of the others' prompts.
 
 Left out and counted: what is not priced (see `served_models`), data, expert and pipeline parallelism, and systems that the catalog does
 not describe; of times to first token also those that a queue decides.
@@ -49,7 +51,7 @@ CACHE_DECIDES = "the cache holds fewer sequences than the concurrency: a queue d
 PROMPTS_DECIDE = "prompts fill more than half of the time: a queue decides"
 
 Fields = dict[str, Any]
-"""A row by columns: names, sizes, tokens, and seconds by metric (None where it was not measured)."""
+"""A row by columns: names, sizes, tokens, and seconds by metric (0 where the cell is useless, or empty: not measured)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +65,13 @@ class _Row:
     ranks: int
     load: tuple[int, int, int]
     """Prompt tokens, output tokens, concurrency."""
-    seconds: dict[str, float | None]
-    """By metric."""
+    seconds: dict[str, float]
+    """By metric; 0 where there is none."""
 
     @property
     def place(self) -> tuple[str, str, str]:
         """(hardware, stack, model and format)."""
-        return self.hardware, self.stack, f"{self.model.name} {self.model.format_name}"
+        return self.hardware, self.stack, f"{self.model.name}-{self.model.format_name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,9 @@ class ServingKind:
             _whole(chosen, metric, where)
             for place in sorted({row.place for row in rows})
             for metric in METRICS
-            if (chosen := [row for row in rows if row.place == place and row.seconds[metric] is not None])
+            if (chosen := [row for row in rows if row.place == place and row.seconds[metric] > 0])
         ]
-        return with_left_out(sets, sorted(left_out.items()), where)
+        return with_left_out(sets, [(reason, count) for reason, count in sorted(left_out.items()) if count], where)
 
 
 SERVING_KIND = ServingKind()
@@ -111,8 +113,9 @@ def _rows(cells: Cells) -> tuple[list[_Row], Counter[str]]:
         **{name: _sizes(cells, name) for name in SIZES},
     }
     for metric, column in METRICS.items():
-        seconds, usable, _ = cells.seconds(column)
-        columns[metric] = [float(found) if good else None for found, good in zip(seconds, usable, strict=True)]
+        seconds, usable, useless = cells.seconds(column)
+        columns[metric] = np.where(usable, seconds, 0.0).tolist()
+        columns[f"useless {metric}"] = useless.tolist()
     found, left_out = list[_Row](), Counter[str]()
     for values in zip(*columns.values(), strict=True):
         fields = dict(zip(columns, values, strict=True))
@@ -122,6 +125,7 @@ def _rows(cells: Cells) -> tuple[list[_Row], Counter[str]]:
         if reason or isinstance(model, str):
             left_out[str(reason)] += 1
             continue
+        left_out[USELESS] += sum(fields[f"useless {metric}"] for metric in METRICS)
         found.append(
             _Row(
                 hardware=hardware,
@@ -159,7 +163,7 @@ def _left_out(fields: Fields, model: ServedModel) -> str:
         "expert parallelism is not priced": experts and fields["moe_ep_size"] > 1,
         "no concurrency is stated": not fields["concurrency"],
         "one output token: nothing is decoded": fields["osl"] < 2,
-        USELESS: all(fields[metric] is None for metric in METRICS),
+        USELESS: not any(fields[metric] for metric in METRICS),
     }
     return next((reason for reason, holds in reasons.items() if holds), "") or _undivided(fields, model)
 
@@ -191,14 +195,14 @@ def _whole(rows: Sequence[_Row], metric: str, where: str) -> MeasuredWhole:
     return MeasuredWhole(
         hardware=hardware,
         stack=stack,
-        variant=f"{variant} {metric}",
+        variant=f"{variant}-{metric}",
         shapes={
             "prompt_tokens": prompts,
             "output_tokens": outputs,
             "concurrency": concurrency,
             "ranks": np.array([float(row.ranks) for row in rows]),
         },
-        seconds=np.array([row.seconds[metric] for row in rows], dtype=np.float64),
+        seconds=np.array([row.seconds[metric] for row in rows]),
         predict=partial(_predicted, tuple(rows), metric),
         where=where,
     )
