@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.calibration.fit import error_figures, predict
-from replay.calibration.measured import MeasuredSet, MeasuredWhole
+from replay.calibration.measured import MeasuredSet
 from replay.calibration.split import fitted_mask
+from replay.calibration.whole import MeasuredWhole
 from replay.catalog.hardware import read_hardware, with_calibration
 from replay.errors import SpecError
 from replay.specs.calibration import CalibrationDocument, FamilyCalibration

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from replay.calibration.measured import Prediction
+from replay.calibration.whole import Prediction
 from replay.lowering.kernel_plan import Kernel
 from replay.lowering.op_graph import CollectiveShape
 from replay.tiling.families import vector_gemm

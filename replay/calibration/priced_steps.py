@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from replay.calibration.measured import Prediction
+from replay.calibration.whole import Prediction
 from replay.lowering.kernel_plan import Kernel, KernelPlan
 from replay.lowering.select import plan_kernels
 from replay.specs.hardware import HardwareSpec

@@ -18,7 +18,8 @@ from replay.calibration.kinds.model_layer import MODEL_LAYER_KIND
 from replay.calibration.kinds.serving import SERVING_KIND
 from replay.calibration.kinds.streams import OPERATORS_KIND, QUANTIZE_KIND, VECTOR_KIND
 from replay.calibration.kinds.vector_gemm import DEEPBENCH_GEMM_KIND, VECTOR_GEMM_KIND
-from replay.calibration.measured import MeasuredSet, MeasuredWhole, MeasurementKind
+from replay.calibration.measured import MeasuredSet, MeasurementKind
+from replay.calibration.whole import MeasuredWhole
 from replay.errors import SpecError
 
 KINDS: tuple[MeasurementKind, ...] = (

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from replay.calibration.measured import Prediction
 from replay.calibration.priced_steps import StepShapes
+from replay.calibration.whole import Prediction
 from replay.tiling.library import Source
 from replay.tiling.terms import Array
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.calibration.measured import Prediction
 from replay.calibration.steady_state import Load, serve
+from replay.calibration.whole import Prediction
 
 
 def price(steps):

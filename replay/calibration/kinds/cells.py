@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from replay.calibration.measured import MeasuredSet, MeasuredWhole
+from replay.calibration.measured import MeasuredSet
+from replay.calibration.whole import MeasuredWhole
 from replay.catalog.hardware import hardware_names, read_hardware
 from replay.errors import SpecError, nearest
 from replay.tiling.terms import Array

@@ -24,8 +24,8 @@ from replay.calibration.kinds import classic
 from replay.calibration.kinds.architectures import ARCHITECTURES, Architecture
 from replay.calibration.kinds.cells import USELESS, Cells, Mask, counted, read_cells, with_left_out
 from replay.calibration.kinds.streams import INPUTS
-from replay.calibration.measured import MeasuredWhole, Prediction
 from replay.calibration.parts import Calls, PartPricer, added
+from replay.calibration.whole import MeasuredWhole, Prediction
 from replay.errors import SpecError, nearest
 from replay.specs.hardware import HardwareSpec
 from replay.tiling.families import stream_shapes

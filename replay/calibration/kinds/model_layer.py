@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from replay.calibration.kinds.cells import device_name, read_cells
-from replay.calibration.measured import MeasuredWhole, Prediction
 from replay.calibration.parts import PartPricer, added
+from replay.calibration.whole import MeasuredWhole, Prediction
 from replay.errors import SpecError, nearest
 from replay.specs.hardware import HardwareSpec
 from replay.tiling.families import stream_shapes

@@ -28,9 +28,9 @@ import pyarrow as pa
 
 from replay.calibration.kinds.cells import USELESS, Cells, device_name, read_cells, with_left_out
 from replay.calibration.kinds.served_models import ServedModel, served_model
-from replay.calibration.measured import MeasuredWhole, Prediction
 from replay.calibration.priced_steps import StepPricer, StepShapes
 from replay.calibration.steady_state import Load, serve
+from replay.calibration.whole import MeasuredWhole, Prediction
 from replay.errors import SpecError, nearest
 from replay.lowering.lower import lower
 from replay.specs.hardware import HardwareSpec
