@@ -21,8 +21,6 @@ from replay.tiling.terms import Array
 Lookup = Callable[[str], CalibrationDocument | None]
 CLEAR_CHANGE_RATIO = 0.10
 """Measured changes beyond this count for the accuracy of the sign; smaller ones are near the repeat noise."""
-PARTS = "parts"
-"""Stands for the family of what is the sum of kernels of several."""
 LEAST_RATIO = 0.03
 """Median of measured over predicted times of wholes below which a column is in seconds; queues leave no upper bound."""
 
@@ -43,18 +41,13 @@ class Compared:
     Of wholes, the weakest source that most of the time needs.
     """
 
-    @property
-    def family(self) -> str:
-        """Name of the kernel family; PARTS of a whole."""
-        return self.measured.family.name if isinstance(self.measured, MeasuredSet) else PARTS
-
     def to_document(self) -> dict[str, Any]:
         """Return the report's row: errors in percent, over rows that the fit has not seen; None where there are none."""
         rows = self.held_out
         figures = error_figures(self.predicted_s[rows], self.measured.seconds[rows], self.n_fitted) if rows.any() else None
         return {
             "kind": self.kind,
-            "family": self.family,
+            "family": self.measured.family_name,
             "hardware": self.measured.hardware,
             "stack": self.measured.stack,
             "variant": self.measured.variant,
@@ -164,7 +157,7 @@ def _entry(measured: MeasuredSet, document: CalibrationDocument | None) -> tuple
 
 
 def _place(one: Compared) -> tuple[str, str, str, str]:
-    return one.kind, one.measured.hardware, one.family, one.measured.variant
+    return one.kind, one.measured.hardware, one.measured.family_name, one.measured.variant
 
 
 def _pairs(before: Compared, later: Compared) -> npt.NDArray[np.int64]:

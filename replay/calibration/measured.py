@@ -32,6 +32,11 @@ class MeasuredSet:
     skipped: tuple[tuple[str, int], ...] = ()
     """(reason, rows) that were read and cannot be used."""
 
+    @property
+    def family_name(self) -> str:
+        """Name of the kernel family in reports."""
+        return self.family.name
+
 
 class MeasurementKind(Protocol):
     """One kind of measurement file, recognised by its columns."""

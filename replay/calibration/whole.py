@@ -44,3 +44,8 @@ class MeasuredWhole:
     """Name of the file, for errors."""
     skipped: tuple[tuple[str, int], ...] = ()
     """(reason, rows) that were read and are not predicted."""
+
+    @property
+    def family_name(self) -> str:
+        """What stands for a kernel family in reports: a whole is made of parts of several."""
+        return "parts"
