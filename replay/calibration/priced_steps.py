@@ -81,7 +81,7 @@ class StepPricer:
             for rows, cost in self._priced(kernel, steps, np.where(captured > 0, captured, tokens)):
                 total[rows] += kernel.calls_count * cost.time_s
                 by_source[cost.source] += float((kernel.calls_count * cost.time_s).sum())
-            launches += kernel.launches_count * (mixed if kernel.phase == "prefill" else 1)
+            launches += kernel.launches_count * (mixed if kernel.axis == "prefill_attention" else 1)
         host_s = np.where(captured > 0, device.host.graph_launch_s, launches * device.host.launch_s)
         return Prediction(seconds=np.maximum(total, host_s), source=weakest_needed(by_source))
 
