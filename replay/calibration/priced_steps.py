@@ -24,6 +24,7 @@ from replay.tiling.memory import kv_pool
 from replay.tiling.pricing import Pricer
 from replay.tiling.schedule import captured_graphs, step_limits
 from replay.tiling.step_table import KvPool, StepLimits
+from replay.tiling.tabulate import Tabulator
 from replay.tiling.terms import Array
 
 Counts = npt.NDArray[np.int64]
@@ -87,14 +88,21 @@ class StepPricer:
 
     def _priced(self, kernel: Kernel, steps: StepShapes, tokens: Counts) -> Iterator[Priced]:
         """Yield the costs of a kernel for the steps that run it; `tokens` [steps] with the padding of captured graphs."""
-        phases = (steps.prefill_tokens > 0).astype(np.int64)
-        if kernel.axis == "prefill_attention":
+        mixed = steps.prefill_tokens > 0
+        phases = mixed.astype(np.int64)
+        decode = np.zeros_like(phases)
+        if kernel.phase == "prefill":
             yield from self._attention(kernel, steps.prefill_tokens, steps.keys_tokens)
-        elif kernel.axis == "decode_attention":
+        elif kernel.phase == "decode":
             yield from self._attention(kernel, steps.decode_sequences, steps.context_tokens)
+        elif kernel.axis == "prefill_attention" and mixed.any():
+            tabulator = Tabulator(pricer=self.pricer, limits=self.limits)
+            yield mixed, tabulator.by_keys(kernel, steps.prefill_tokens[mixed].astype(np.float64), steps.keys_tokens[mixed])
+        elif kernel.axis == "decode_attention":
+            yield from self._by_rows(kernel, steps.decode_sequences, decode, self.limits.max_running)
         elif kernel.axis == "sequences":
-            yield from self._by_rows(kernel, steps.decode_sequences + steps.prompts, np.zeros_like(phases), self.limits.max_running)
-        else:
+            yield from self._by_rows(kernel, steps.decode_sequences + steps.prompts, decode, self.limits.max_running)
+        elif kernel.axis == "tokens":
             yield from self._by_rows(kernel, tokens, phases, self.limits.max_batched_tokens)
 
     def _by_rows(self, kernel: Kernel, rows: Counts, phases: Counts, rows_to: int) -> Iterator[Priced]:

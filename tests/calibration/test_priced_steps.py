@@ -6,6 +6,7 @@ import pytest
 
 from replay.calibration.priced_steps import StepPricer, StepShapes
 from replay.execution.step_costs import step_seconds
+from replay.ingress.model_config import read_model
 from replay.pipeline import compile_mapping
 from tests.models import LLAMA_8B, MIXTRAL, mapping, round_hardware
 
@@ -30,7 +31,7 @@ def both(model, *, decode, context, prefill, keys, prompts):
     return StepPricer.of(model, device, spec.on(device.name)).price(steps).seconds, tabled.duration_s
 
 
-@pytest.mark.parametrize("model", [LLAMA_8B, MIXTRAL], ids=lambda model: model.name)
+@pytest.mark.parametrize("model", [LLAMA_8B, MIXTRAL, read_model("deepseek-v3")], ids=lambda model: model.name)
 def test_at_the_knots_of_the_table_prices_are_those_of_the_table(model):
     # captured and eager steps, decode alone, prompts alone and both; contexts 128 and 512, keys 16 and 64 and tokens 64 and 512 are knots
     priced, tabled = both(

@@ -63,7 +63,6 @@ def test_a_set_is_of_a_device_a_stack_a_model_with_its_format_and_a_metric():
 
 
 LEFT_OUT = {
-    "multi-head latent attention is not priced": {"model_path": "deepseek-ai/DeepSeek-R1"},
     "no description of the model 'acme/x'": {"model_path": "acme/x"},
     "the catalog has no figures of the system 'gb200'": {"system": "gb200"},
     "pipeline parallelism is not priced": {"pp_size": 2},
@@ -83,6 +82,11 @@ def test_what_cannot_be_priced_is_counted_with_its_reason(reason):
     assert read({}, LEFT_OUT[reason], LEFT_OUT[reason])[0].skipped == ((reason, 2),)
     with pytest.raises(SpecError, match="no row can be predicted"):
         read(LEFT_OUT[reason])
+
+
+def test_an_fp8_table_of_a_model_that_is_stored_in_fp8_blocks_means_those():
+    found = read({"model_path": "deepseek-ai/DeepSeek-R1", "system": "b200_sxm", "gemm_quant_mode": "fp8", "tp_size": 8})
+    assert [whole.variant for whole in found] == ["deepseek-v3-fp8_block-ttft", "deepseek-v3-fp8_block-tpot"]
 
 
 def test_dense_models_share_no_experts():

@@ -36,7 +36,7 @@ def test_wholes_are_rows_like_the_others_and_never_fitted(empty):
         ("serving", "parts", "h100-sxm", 2, 0),
     ]
     assert {entry["reason"]: entry["rows"] for entry in found[3]["skipped"]} == {
-        "multi-head latent attention is not priced": 1,
+        "no description of the model 'zhipuai/GLM-5'": 1,
         "prompts fill more than half of the time: a queue decides": 1,
     }
     assert all(row["mape_percent"] > 0 and row["by_decade"] for row in found)

@@ -12,15 +12,13 @@ from dataclasses import dataclass, replace
 from replay.ingress.model_config import read_model
 from replay.specs.model import ExpertsSpec, ModelSpec
 
-LATENT = "multi-head latent attention is not priced"
-LATENT_MODELS = (
-    "deepseek-ai/DeepSeek-R1",
-    "deepseek-ai/DeepSeek-V3",
-    "moonshotai/Kimi-K2.5",
-    "nvidia/DeepSeek-V3.1-NVFP4",
-    "zhipuai/GLM-5",
-)
-CATALOG = {"Qwen/Qwen3-32B": "qwen3-32b", "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b"}
+CATALOG = {
+    "Qwen/Qwen3-32B": "qwen3-32b",
+    "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
+    "deepseek-ai/DeepSeek-R1": "deepseek-v3",
+    "deepseek-ai/DeepSeek-V3": "deepseek-v3",
+    "nvidia/DeepSeek-V3.1-NVFP4": "deepseek-v3",
+}
 GPT_OSS = "openai/gpt-oss-120b"
 GPT_OSS_WINDOW_TOKENS = 128
 _GPT_OSS = ModelSpec(
@@ -56,8 +54,6 @@ class ServedModel:
 
 def served_model(path: str, products: str) -> ServedModel | str:
     """Return the model of a name in formats of a table (`products`: that of dense products, empty for the checkpoint's), or why not."""
-    if path in LATENT_MODELS:
-        return LATENT
     if path == GPT_OSS:
         if products != "nvfp4":
             return "gpt-oss in another format than its 4-bit experts"
@@ -66,7 +62,7 @@ def served_model(path: str, products: str) -> ServedModel | str:
     if path not in CATALOG:
         return f"no description of the model {path!r}"
     model = read_model(CATALOG[path])
-    if not products:
+    if not products or products == model.weights_format.removesuffix("_block"):
         return ServedModel(name=model.name, layers=(model,), format_name=model.weights_format, settings=())
     if products not in _FORMATS:
         return f"{model.name} in {products}"
