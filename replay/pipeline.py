@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from typing import TYPE_CHECKING, TypeVar
 
 from replay.assembly.assemble import assemble
 from replay.execution.engine import replay
 from replay.execution.step_costs import price_kernels
 from replay.lowering.select import plan_kernels
-from replay.tiling.library import SOURCES, Source
+from replay.tiling.library import SOURCES, Source, weakest_needed
 from replay.tiling.schedule import Schedule, schedule
 
 if TYPE_CHECKING:
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from replay.specs.model import ModelSpec
     from replay.tiling.step_table import StepTable
 
-
-TRUSTED_TIME_RATIO = 0.9
-"""Share of the device time that must be costed at least as well as what is said of the whole."""
 
 Kept = TypeVar("Kept")
 
@@ -48,14 +44,12 @@ def run(trace: Trace, model: ModelSpec, hardware: HardwareSpec, mapping: Mapping
 
 
 def trusted_source(replayer: Replayer, mapping: MappingSpec) -> Source:
-    """Return the weakest source that is needed to cost TRUSTED_TIME_RATIO of the device time of a mapping's run."""
+    """Return the weakest source that is needed to cost most of the device time of a mapping's run."""
     table, steps = replayer.table(mapping), replayer.run(mapping).steps
     seconds = dict.fromkeys(SOURCES, 0.0)
     for kernel, source in zip(price_kernels(table, steps), table.kernels["source"].to_pylist(), strict=True):
         seconds[source] += float((kernel.weight * kernel.time_s)[kernel.row].sum())
-    needed_s = TRUSTED_TIME_RATIO * sum(seconds.values())
-    covered = list(accumulate(seconds.values()))
-    return next(source for source, covered_s in zip(SOURCES, covered, strict=True) if covered_s >= needed_s)
+    return weakest_needed(seconds)
 
 
 class Replayer:

@@ -18,6 +18,7 @@ from replay.specs.calibration import CalibrationDocument
 
 if TYPE_CHECKING:
     from replay.calibration.measured import MeasuredSet
+    from replay.calibration.whole import MeasuredWhole
 
 
 @click.command("calibrate")
@@ -45,19 +46,29 @@ def command(files: tuple[Path, ...], out: Path, update: bool, seed: int, jobs: i
     if importlib.util.find_spec("scipy") is None:
         raise SpecError("scipy", "it is not installed", "scipy, which fits need", "pip install 'replay-gate[calibrate]'")
     from replay.calibration.calibrate import calibrate
+    from replay.calibration.measured import MeasuredSet
     from replay.calibration.reader import read_measurements
 
-    sets = [measured for path in files for _, measured in read_measurements(path) if _wanted(measured, only)]
-    if not sets:
+    found = [pair for path in files for pair in read_measurements(path) if _wanted(pair[1], only)]
+    if not found:
         raise SpecError("--hardware/--stack/--family", "no measured row matches them", "what the files hold", "leave one out")
+    sets = [one for _, one in found if isinstance(one, MeasuredSet)]
+    for kind, one in found:
+        if not isinstance(one, MeasuredSet):
+            rows = f"{len(one.seconds)} rows of {kind} on {one.hardware}"
+            click.echo(f"skipped {rows}: wholes are predicted from calibrated kernels, never fitted")
+    if not sets:
+        raise SpecError(
+            "--measurements", "no row of single kernels", "at least one", "give kernel timings; `replay fidelity` judges wholes"
+        )
     paths = {one.hardware: out / f"{one.hardware}.json" for one in sets}
     kept = {name: read_calibration(path) for name, path in paths.items() if update and path.is_file()}  # before the long fit
     for fitted in calibrate(sets, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=note):
         _write(kept[fitted.hardware].updated(fitted) if fitted.hardware in kept else fitted, paths[fitted.hardware])
 
 
-def _wanted(measured: MeasuredSet, only: dict[str, str | None]) -> bool:
-    names = {"hardware": measured.hardware, "stack": measured.stack, "family": measured.family.name}
+def _wanted(measured: MeasuredSet | MeasuredWhole, only: dict[str, str | None]) -> bool:
+    names = {"hardware": measured.hardware, "stack": measured.stack, "family": measured.family_name}
     return all(wanted in (None, names[option]) for option, wanted in only.items())
 
 

@@ -19,7 +19,7 @@ from replay.errors import SpecError
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Measured kernels (CSV); repeat for several.",
+    help="Measured kernels, or whole layers, passes or servers (CSV); repeat for several.",
 )
 @click.option("--hardware", metavar="NAME", help="Only this accelerator.")
 @click.option("--stack", metavar="NAME", help="Only this software stack.")
@@ -28,7 +28,8 @@ from replay.errors import SpecError
 def command(files: tuple[Path, ...], hardware: str | None, stack: str | None, calibration: Path | None, form: str) -> None:
     """Compare predicted with measured kernel times; errors are over shape groups that the calibration has not seen.
 
-    The kind of a file is recognised by its columns.
+    Whole layers, forward passes and servers are predicted from the calibrated kernels and never fitted. The kind of a file is
+    recognised by its columns.
     """
     from replay.calibration.fidelity import compare, report
     from replay.calibration.reader import read_measurements
@@ -59,7 +60,7 @@ def _lines(rows: list[dict[str, Any]]) -> list[str]:
 
 def _line(row: dict[str, Any]) -> str:
     cells = [f"{row[name]:<{width}}" for name, width in _NAMES] + [f"{row['n']:>6}", f"{row['n_fitted']:>7}"]
-    cells += [f"{row[name]:>6.1f}%" for _, name in _FIGURES]
+    cells += [f"{'-':>7}" if row[name] is None else f"{row[name]:>6.1f}%" for _, name in _FIGURES]
     sign = row.get("sign_accuracy")
     if sign:
         cells.append(f" sign right {sign['right_ratio']:.0%} of {sign['n']} against {sign['against']}")

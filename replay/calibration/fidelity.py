@@ -1,9 +1,9 @@
-"""Fidelity: how far calibrated kernel models are off measured kernels, family by family and stack by stack."""
+"""Fidelity: how far calibrated kernel models are off measured kernels, and their sums off measured layers, models and servers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,17 @@ import numpy.typing as npt
 from replay.calibration.fit import error_figures, predict
 from replay.calibration.measured import MeasuredSet
 from replay.calibration.split import fitted_mask
-from replay.catalog.hardware import read_hardware
+from replay.calibration.whole import MeasuredWhole
+from replay.catalog.hardware import read_hardware, with_calibration
+from replay.errors import SpecError
 from replay.specs.calibration import CalibrationDocument, FamilyCalibration
 from replay.tiling.terms import Array
 
 Lookup = Callable[[str], CalibrationDocument | None]
 CLEAR_CHANGE_RATIO = 0.10
 """Measured changes beyond this count for the accuracy of the sign; smaller ones are near the repeat noise."""
+LEAST_RATIO = 0.03
+"""Median of measured over predicted times of wholes below which a column is in seconds; queues leave no upper bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,32 +30,35 @@ class Compared:
     """A measured set beside what the model predicts for it."""
 
     kind: str
-    measured: MeasuredSet
+    measured: MeasuredSet | MeasuredWhole
     predicted_s: Array
     held_out: npt.NDArray[np.bool_]
     """[rows] which rows the calibration has not seen."""
     n_fitted: int
     source: str
-    """`calibrated` for this stack, `calibrated for <stack>` for another one, or `datasheet` (start values, no fit)."""
+    """`calibrated` for this stack, `calibrated for <stack>` for another one, or `datasheet` (start values, no fit).
+
+    Of wholes, the weakest source that most of the time needs.
+    """
 
     def to_document(self) -> dict[str, Any]:
-        """Return the report's row: errors in percent, over rows that the fit has not seen."""
+        """Return the report's row: errors in percent, over rows that the fit has not seen; None where there are none."""
         rows = self.held_out
-        figures = error_figures(self.predicted_s[rows], self.measured.seconds[rows], self.n_fitted)
+        figures = error_figures(self.predicted_s[rows], self.measured.seconds[rows], self.n_fitted) if rows.any() else None
         return {
             "kind": self.kind,
-            "family": self.measured.family.name,
+            "family": self.measured.family_name,
             "hardware": self.measured.hardware,
             "stack": self.measured.stack,
             "variant": self.measured.variant,
             "source": self.source,
-            "n": figures.n,
+            "n": int(rows.sum()),
             "n_fitted": self.n_fitted,
             "n_skipped": sum(count for _, count in self.measured.skipped),
-            "mape_percent": 100 * figures.mean_ratio,
-            "median_ape_percent": 100 * figures.median_ratio,
-            "p90_ape_percent": 100 * figures.p90_ratio,
-            "bias_percent": 100 * figures.bias_ratio,
+            "mape_percent": figures and 100 * figures.mean_ratio,
+            "median_ape_percent": figures and 100 * figures.median_ratio,
+            "p90_ape_percent": figures and 100 * figures.p90_ratio,
+            "bias_percent": figures and 100 * figures.bias_ratio,
             "by_decade": self._by_decade(),
             "skipped": [{"reason": reason, "rows": count} for reason, count in self.measured.skipped],
         }
@@ -67,8 +74,14 @@ class Compared:
         return found
 
 
-def compare(kind: str, measured: MeasuredSet, lookup: Lookup) -> Compared:
-    """Return a measured set beside the prediction of the calibration that fits it best."""
+def compare(kind: str, measured: MeasuredSet | MeasuredWhole, lookup: Lookup) -> Compared:
+    """Return a measured set beside the prediction of the calibration that fits it best, a whole beside that of all calibrations.
+
+    Raises:
+        SpecError: the times of a whole cannot be milliseconds.
+    """
+    if isinstance(measured, MeasuredWhole):
+        return _compare_whole(kind, measured, lookup)
     entry, source = _entry(measured, lookup(measured.hardware))
     parameters = {p.name: p.start for p in measured.family.parameters} if entry is None else entry.parameters
     residual = None if entry is None else entry.residual
@@ -77,6 +90,27 @@ def compare(kind: str, measured: MeasuredSet, lookup: Lookup) -> Compared:
     held_out = ~seen if (~seen).any() else np.ones(len(predicted), dtype=bool)
     n_fitted = entry.error.n_fitted if entry is not None and source == "calibrated" else 0
     return Compared(kind=kind, measured=measured, predicted_s=predicted, held_out=held_out, n_fitted=n_fitted, source=source)
+
+
+def _compare_whole(kind: str, whole: MeasuredWhole, lookup: Lookup) -> Compared:
+    device, document = read_hardware(whole.hardware), lookup(whole.hardware)
+    prediction = whole.predict(device if document is None else with_calibration(device, document))
+    lost = np.zeros(len(whole.seconds), dtype=bool)
+    for _, mask in prediction.left_out:
+        lost |= mask
+    excess = float(np.median((whole.seconds / prediction.seconds)[~lost])) if not lost.all() else 1.0
+    if excess < LEAST_RATIO:
+        got = f"times of {whole.stack} {whole.variant} are {excess:.3g} times what is predicted for {whole.hardware}"
+        raise SpecError(whole.where, got, "milliseconds", "convert the column to milliseconds")
+    counts = tuple((reason, int(mask.sum())) for reason, mask in prediction.left_out if mask.any())
+    return Compared(
+        kind=kind,
+        measured=replace(whole, skipped=(*whole.skipped, *counts)),
+        predicted_s=prediction.seconds,
+        held_out=~lost,
+        n_fitted=0,
+        source=prediction.source,
+    )
 
 
 def report(compared: Sequence[Compared]) -> list[dict[str, Any]]:
@@ -123,7 +157,7 @@ def _entry(measured: MeasuredSet, document: CalibrationDocument | None) -> tuple
 
 
 def _place(one: Compared) -> tuple[str, str, str, str]:
-    return one.kind, one.measured.hardware, one.measured.family.name, one.measured.variant
+    return one.kind, one.measured.hardware, one.measured.family_name, one.measured.variant
 
 
 def _pairs(before: Compared, later: Compared) -> npt.NDArray[np.int64]:

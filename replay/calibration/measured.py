@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from replay.calibration.whole import MeasuredWhole
 from replay.tiling.families.family import KernelFamily, Shapes
 from replay.tiling.terms import Array
 
@@ -31,6 +32,11 @@ class MeasuredSet:
     """Columns [rows] that make a shape group."""
     skipped: tuple[tuple[str, int], ...] = ()
     """(reason, rows) that were read and cannot be used."""
+
+    @property
+    def family_name(self) -> str:
+        """Name of the kernel family in reports."""
+        return self.family.name
 
 
 def joined(sets: Iterable[MeasuredSet]) -> tuple[MeasuredSet, ...]:
@@ -65,7 +71,7 @@ class MeasurementKind(Protocol):
         """Return whether a file with these columns is of this kind."""
         ...
 
-    def read(self, table: pa.Table, where: str) -> tuple[MeasuredSet, ...]:
+    def read(self, table: pa.Table, where: str) -> tuple[MeasuredSet | MeasuredWhole, ...]:
         """Return the sets of a file; `where` names it (a file name may carry the device where no column does).
 
         Raises:

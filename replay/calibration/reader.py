@@ -14,9 +14,13 @@ from replay.calibration.kinds.convolution import CONVOLUTION_KIND
 from replay.calibration.kinds.experts import EXPERTS_KIND
 from replay.calibration.kinds.gemm import GEMM_KIND
 from replay.calibration.kinds.layers import LAYERS_KIND
+from replay.calibration.kinds.model_forward import MODEL_FORWARD_KIND
+from replay.calibration.kinds.model_layer import MODEL_LAYER_KIND
+from replay.calibration.kinds.serving import SERVING_KIND
 from replay.calibration.kinds.streams import OPERATORS_KIND, QUANTIZE_KIND, VECTOR_KIND
 from replay.calibration.kinds.vector_gemm import DEEPBENCH_GEMM_KIND, VECTOR_GEMM_KIND
 from replay.calibration.measured import MeasuredSet, MeasurementKind
+from replay.calibration.whole import MeasuredWhole
 from replay.errors import SpecError
 
 KINDS: tuple[MeasurementKind, ...] = (
@@ -33,12 +37,15 @@ KINDS: tuple[MeasurementKind, ...] = (
     DEEPBENCH_GEMM_KIND,
     CONVOLUTION_KIND,
     GEMM_KIND,
+    MODEL_LAYER_KIND,
+    MODEL_FORWARD_KIND,
+    SERVING_KIND,
 )
 """Every kind of measurement file that is read; a file is of the first that recognises its columns."""
-_WHAT = "a file of measured kernels (CSV)"
+_WHAT = "a file of measured kernels, layers, passes or servers (CSV)"
 
 
-def read_measurements(path: Path) -> tuple[tuple[str, MeasuredSet], ...]:
+def read_measurements(path: Path) -> tuple[tuple[str, MeasuredSet | MeasuredWhole], ...]:
     """Return the (kind, set) pairs of a file.
 
     Raises:

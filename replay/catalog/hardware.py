@@ -96,6 +96,15 @@ def device_kernels(device: HardwareSpec, like: Sequence[tuple[int, CalibrationDo
     return tuple(found)
 
 
+def with_calibration(device: HardwareSpec, document: CalibrationDocument) -> HardwareSpec:
+    """Return the device with the kernels of a calibration before its own ones of the same families and variants."""
+    units_count = device.units_count if document.hardware == device.name else read_hardware(document.hardware).units_count
+    first = [KernelFit(hardware=document.hardware, units_count=units_count, fit=fit) for fit in document.families]
+    known = {(kernel.fit.family, kernel.fit.variant) for kernel in first}
+    others = (kernel for kernel in device.kernels if (kernel.fit.family, kernel.fit.variant) not in known)
+    return replace(device, kernels=(*first, *others))
+
+
 def _calibration(name: str, where: str, folder: Path) -> tuple[int, CalibrationDocument]:
     """Return (units, calibration) of a device of the catalog, or of a calibration file."""
     if name.endswith(".json"):

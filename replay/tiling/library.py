@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
@@ -24,6 +25,8 @@ TRANSFER_ERROR_RATIO = 0.15
 """Error of kernels that were calibrated on another device: H100 parameters predict B200 multiplies to 15 % (see the README's table)."""
 UNCALIBRATED_ERROR_RATIO = 0.5
 """Error of kernels without any calibration: rooflines are 40 to 90 % off on real kernels (the README says on which)."""
+TRUSTED_TIME_RATIO = 0.9
+"""Share of a time that must be costed at least as well as what is said of the whole."""
 AUTO = "auto"
 
 
@@ -91,6 +94,11 @@ class KernelLibrary:
         first = there[0].hardware if there else ""
         return max((kernel.fit.stack for kernel in there if kernel.hardware == first), key=_version, default="")
 
+    def newest(self, prefix: str) -> str:
+        """Return the newest stack that begins so, of any kernels that stand for the device's; "" where there is none."""
+        stacks = {kernel.fit.stack for kernel in self.device.kernels}
+        return max((stack for stack in stacks if stack.startswith(prefix)), key=_version, default="")
+
     def find(self, family: str, variants: tuple[str, ...], stack: str) -> KernelFit | None:
         """Return the calibration of the first of `variants` that there is one of: under `stack`, or under the newest other one."""
         for same_stack in (True, False):
@@ -147,6 +155,13 @@ def in_order(costs: list[Cost], places: Sequence[npt.NDArray[np.int64]]) -> Cost
     """Return the costs of disjoint rows, each at its `places` [rows of that cost], as one."""
     whole = merged(costs)
     return replace(whole, terms=whole.terms.take(np.argsort(np.concatenate(places), kind="stable")))
+
+
+def weakest_needed(seconds: Mapping[Source, float]) -> Source:
+    """Return the weakest source that is needed to cost TRUSTED_TIME_RATIO of a time; `seconds` says what each source costs of it."""
+    ordered = [seconds.get(source, 0.0) for source in SOURCES]
+    needed_s = TRUSTED_TIME_RATIO * sum(ordered)
+    return next(source for source, covered_s in zip(SOURCES, accumulate(ordered), strict=True) if covered_s >= needed_s)
 
 
 def _version(stack: str) -> tuple[tuple[int, str], ...]:

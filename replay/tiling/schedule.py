@@ -44,7 +44,7 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
         sequence_terms=terms["sequences"],
         decode_terms=terms["decode_attention"],
         prefill_terms=terms["prefill_attention"],
-        capture=_capture(mapping, limits),
+        capture=captured_graphs(mapping, limits),
         host_launch_s=hardware.host.launch_s,
         host_graph_launch_s=hardware.host.graph_launch_s,
         launches_count=sum(kernel.launches_count for kernel in plan.kernels if kernel.axis != "prefill_attention"),
@@ -126,7 +126,7 @@ def _model_flops(kernel: Kernel, whole: OpGraph) -> dict[str, float]:
     return flops
 
 
-def _capture(mapping: MappingSpec, limits: StepLimits) -> pa.Table:
+def captured_graphs(mapping: MappingSpec, limits: StepLimits) -> pa.Table:
     """Return the graph each (phase, tokens) replays: the smallest captured size that covers it, 0 for none."""
     tokens = np.arange(limits.max_batched_tokens + 1, dtype=np.int64)
     mode, asked = mapping.value("graph.mode"), mapping.value("graph.sizes")

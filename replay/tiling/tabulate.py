@@ -77,7 +77,7 @@ class Tabulator:
             costs.append(replace(cost, terms=join([nothing(1), cost.terms])) if bin_.first_row == 1 else cost)
         return merged(costs)
 
-    def _by_keys(self, kernel: Kernel, tokens: Array, keys: Array) -> Cost:
+    def by_keys(self, kernel: Kernel, tokens: Array, keys: Array) -> Cost:
         """Return the cost of a kernel whose rows are all keys of the prompts of a step, cached ones included [points].
 
         A product of more rows than a step has tokens takes the settings of the most tokens.
@@ -125,7 +125,7 @@ class Tabulator:
 
         def price(kernel: Kernel) -> Cost:
             if kernel.phase is None:
-                cost = self._by_keys(kernel, np.repeat(tokens, len(keys)), np.tile(keys, len(tokens)))
+                cost = self.by_keys(kernel, np.repeat(tokens, len(keys)), np.tile(keys, len(tokens)))
                 return replace(cost, terms=join([nothing(len(keys)), cost.terms]))
             costs = []
             for bin_ in bins[kernel.id]:

@@ -129,6 +129,11 @@ def test_the_shipped_models_equal_the_published_configurations(shared, name, fil
     assert read_model(name).to_document() == {**published, "name": name}
 
 
+def test_a_shipped_model_whose_quantised_twin_is_published_differs_from_it_in_the_format_only(shared):
+    published = read_model(shared / "data/formats/hf_config" / "Qwen--Qwen3-32B-FP8_config.json").to_document()
+    assert read_model("qwen3-32b").to_document() == {**published, "name": "qwen3-32b", "weights_format": "bf16"}
+
+
 def test_a_model_folder_is_read_through_its_config_json_and_named_after_it(tmp_path):
     (tmp_path / "acme--tiny").mkdir()
     (tmp_path / "acme--tiny" / "config.json").write_text(json.dumps(LLAMA))

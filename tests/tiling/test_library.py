@@ -15,6 +15,7 @@ from replay.tiling.library import (
     KernelLibrary,
     in_order,
     merged,
+    weakest_needed,
 )
 from replay.tiling.terms import Terms
 from tests.models import round_hardware
@@ -108,3 +109,15 @@ def test_ranges_that_join_differently_keep_their_times_and_the_weakest_source():
 def test_disjoint_rows_come_back_in_their_order():
     whole = in_order([cost([1.0, 3.0], 2.0), cost([0.0, 2.0], 2.0)], [np.array([1, 3]), np.array([0, 2])])
     np.testing.assert_allclose(whole.terms.compute_s, np.arange(4) / 4)
+
+
+def test_the_newest_stack_of_a_framework_is_found_by_its_prefix():
+    found = library(kernel_fit(stack="vllm_0.9.1"), kernel_fit("other", stack="vllm_0.24.0"), kernel_fit(stack="sglang_1.0"))
+    assert found.newest("vllm_") == "vllm_0.24.0"
+    assert found.newest("trtllm_") == ""
+
+
+def test_a_whole_is_as_trusted_as_the_weakest_source_that_nine_tenths_of_it_need():
+    assert weakest_needed({"measured": 0.0, "calibrated": 0.91, "datasheet": 0.09}) == "calibrated"
+    assert weakest_needed({"calibrated": 0.8, "datasheet": 0.2}) == "datasheet"
+    assert weakest_needed({"measured": 1.0}) == "measured"

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from replay.calibration.measured import MeasuredSet
+from replay.calibration.whole import MeasuredWhole
 from replay.catalog.hardware import hardware_names, read_hardware
 from replay.errors import SpecError, nearest
 from replay.tiling.terms import Array
@@ -24,8 +25,16 @@ DEVICES = {
     "h200": "h200-sxm",
     "p100": "p100-pcie-16gb",
     "v100": "v100-pcie-32gb",
+    "AMD_Instinct_MI100": "mi100",
+    "NVIDIA_A100-PCIE-40GB": "a100-pcie-40gb",
+    "NVIDIA_A100-SXM4-40GB": "a100-sxm-40gb",
+    "NVIDIA_H100_80GB_HBM3": "h100-sxm",
+    "Tesla_P100-PCIE-16GB": "p100-pcie-16gb",
+    "Tesla_P4": "p4",
+    "Tesla_T4": "t4",
+    "Tesla_V100-PCIE-32GB": "v100-pcie-32gb",
 }
-"""Short names that public tables use -> catalog names; other catalog names stand for themselves."""
+"""Short names and drivers' names that public tables use -> catalog names; other catalog names stand for themselves."""
 Mask = npt.NDArray[np.bool_]
 USELESS = "time is zero, negative or not a number"
 SECONDS_PER_MS = 1e-3
@@ -175,6 +184,19 @@ def with_rows(sets: Iterable[MeasuredSet], where: str) -> tuple[MeasuredSet, ...
     for reason, rows in (*found[0].skipped, *orphans):
         totals[reason] = totals.get(reason, 0) + rows
     return (replace(found[0], skipped=tuple(totals.items())), *found[1:])
+
+
+def with_left_out(wholes: Sequence[MeasuredWhole], left_out: Iterable[tuple[str, int]], where: str) -> tuple[MeasuredWhole, ...]:
+    """Return the wholes, with the rows that belong to none of them counted at the first.
+
+    Raises:
+        SpecError: there is none.
+    """
+    reasons = tuple(left_out)
+    if not wholes:
+        said = "; ".join(f"{reason} ({count} rows)" for reason, count in reasons) or "no cell holds a time"
+        raise SpecError(where, f"no row can be predicted: {said}", "at least one that can", "give a file with such rows")
+    return (replace(wholes[0], skipped=(*wholes[0].skipped, *reasons)), *wholes[1:])
 
 
 def _check_unit(measured: MeasuredSet, where: str) -> None:
