@@ -1,95 +1,114 @@
-"""`replay map`: the operator-to-kernel mapping sheet."""
+"""`replay map`: the operator-to-kernel mapping sheet of a mapping, or what changes between two."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gates.cli.inputs import chosen_mapping, chosen_model, current_project, load_hardware
+from gates.cli.arms import ArmSource, read_arm
+from gates.cli.inputs import chosen_mapping, chosen_model, current_project, load_hardware, project_folder
+from replay.errors import SpecError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-_TEXT_COLUMNS = (
-    ("kernel", 24), ("tile", 12), ("split", 5), ("formats", 10), ("flops", 12), ("bytes", 10), ("compute", 9), ("memory", 9),
-    ("launch", 9), ("sync", 9), ("time", 9), ("share", 6), ("bound by", 16),
-)  # fmt: skip
+    from replay.mapping_sheet import StepShape
+    from replay.specs.hardware import HardwareSpec
+    from replay.specs.model import ModelSpec
+    from replay.tiling.schedule import Schedule
 
 
 @click.command("map")
 @click.option("--mapping", metavar="FILE", help="Mapping file (default: the project's).")
+@click.option("--diff", nargs=2, metavar="A B", help="Two mappings: print only what changes from A to B and which operators it moves.")
 @click.option("--model", metavar="NAME|FILE", help="Catalog name or Hugging Face config.json (default: the project's).")
 @click.option("--hardware", metavar="NAME|FILE", help="Catalog name or description (default: the project's first).")
 @click.option("--sequences", type=click.IntRange(min=1), default=32, show_default=True, help="Sequences of the decode step shown.")
 @click.option("--context", type=click.IntRange(min=1), default=1024, show_default=True, help="Their context length in tokens.")
 @click.option("--prompt", type=click.IntRange(min=1), default=1024, show_default=True, help="Prompt tokens of the prefill step shown.")
 @click.option("--format", "form", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True)
-def command(mapping: str | None, model: str | None, hardware: str | None, sequences: int, context: int, prompt: int, form: str) -> None:
-    """Print which kernel runs each operator: tile, fusion group, formats, bytes, FLOPs, time split and what bounds it.
+def command(mapping: str | None, diff: tuple[str, str] | None, model: str | None, hardware: str | None, form: str, **sizes: int) -> None:
+    """Print which kernel runs each operator: tile, resources, fusion group, formats, bytes, FLOPs, time split, what bounds it, its source.
 
     Two steps are shown: a decode step of --sequences sequences at --context tokens, and the prefill of one --prompt. Their
-    costs come from the same table that the replay runs on.
+    costs come from the same table that the replay runs on. --diff A B shows both mappings on the same two steps.
     """
-    from replay.mapping_sheet import StepShape, mapping_sheet
     from replay.pipeline import compile_mapping
 
+    if diff is not None and mapping is not None:
+        raise SpecError("the command line", "both --mapping and --diff", "one of them", "leave out --mapping, as --diff names both files")
     project = current_project()
-    arm = chosen_mapping(mapping, project)
-    spec = chosen_model(model, arm, project)
+    folder = project_folder(project)
+    arms = [chosen_mapping(mapping, project)] if diff is None else [read_arm(source, role="diff", folder=folder) for source in diff]
+    spec = chosen_model(model, arms[0], project)
     device = load_hardware([hardware] if hardware else [], project)[0]
-    compiled = compile_mapping(spec, device, arm.mapping)
-    limits = compiled.table.limits
-    steps = (
-        StepShape(name="decode", decode_sequences=min(sequences, limits.max_running, limits.max_batched_tokens), context_tokens=context),
-        StepShape(name="prefill", prefill_tokens=min(prompt, limits.max_batched_tokens)),
+    compiled = [compile_mapping(spec, device, arm.mapping) for arm in arms]
+    steps = _steps(compiled, **sizes)
+    if diff is None:
+        click.echo(_sheet(arms[0], compiled[0], device, steps, form), nl=False)
+    else:
+        click.echo(_diff(arms, compiled, spec, device, steps, form), nl=False)
+
+
+def _steps(compiled: Sequence[Schedule], *, sequences: int, context: int, prompt: int) -> tuple[StepShape, ...]:
+    """Return the two steps, no larger than any of the mappings allows."""
+    from replay.mapping_sheet import StepShape
+
+    running = min(min(done.table.limits.max_running, done.table.limits.max_batched_tokens) for done in compiled)
+    batched = min(done.table.limits.max_batched_tokens for done in compiled)
+    return (
+        StepShape(name="decode", decode_sequences=min(sequences, running), context_tokens=context),
+        StepShape(name="prefill", prefill_tokens=min(prompt, batched)),
     )
-    sheet = mapping_sheet(compiled, device, arm.mapping, steps)
-    decisions = [{"knob": d.knob, "requested": d.requested, "effective": d.effective, "reason": d.reason} for d in compiled.decisions]
-    click.echo(_render(sheet, decisions, form), nl=False)
 
 
-def _render(sheet: pa.Table, decisions: list[dict[str, Any]], form: str) -> str:
+def _sheet(arm: ArmSource, compiled: Schedule, device: HardwareSpec, steps: tuple[StepShape, ...], form: str) -> str:
+    from gates.render.sheet import render_sheet
     from replay.documents import pretty_json
+    from replay.mapping_sheet import mapping_sheet, step_totals
 
-    if form == "json":
-        return pretty_json({"kernels": sheet.to_pylist(), "decisions": decisions})
+    sheet = mapping_sheet(compiled, device, arm.mapping, steps)
     if form == "csv":
-        return _csv(sheet)
-    return _text(sheet.to_pylist(), decisions)
+        return _csv([sheet.column_names, *(row.values() for row in sheet.to_pylist())])
+    totals = [{**asdict(total), "time_s": total.time_s} for total in step_totals(compiled.table, steps)]
+    decisions = [{"knob": d.knob, "requested": d.requested, "effective": d.effective, "reason": d.reason} for d in compiled.decisions]
+    if form == "json":
+        return pretty_json({"kernels": sheet.to_pylist(), "steps": totals, "decisions": decisions})
+    return render_sheet(sheet.to_pylist(), totals, decisions)
 
 
-def _csv(sheet: pa.Table) -> str:
+def _diff(
+    arms: Sequence[ArmSource], compiled: Sequence[Schedule], model: ModelSpec, device: HardwareSpec, steps: tuple[StepShape, ...], form: str
+) -> str:
+    from gates.render.mapping_diff import diff_rows, render_diff
+    from replay.documents import pretty_json
+    from replay.mapping_diff import Side, mapping_diff
+
+    baseline, candidate = (Side(mapping=arm.mapping, schedule=done) for arm, done in zip(arms, compiled, strict=True))
+    found = mapping_diff(baseline, candidate, device, steps)
+    document: dict[str, Any] = {
+        "schema_version": "1",
+        "model": model.name,
+        "hardware": device.name,
+        "baseline": _arm(arms[0]),
+        "candidate": _arm(arms[1]),
+        "identical": found.is_empty,
+        **found.to_document(),
+    }
+    if form == "json":
+        return pretty_json(document)
+    return _csv(diff_rows(document)) if form == "csv" else render_diff(document)
+
+
+def _arm(arm: ArmSource) -> dict[str, str]:
+    return {"label": arm.label, "name": arm.mapping.name, "digest": arm.mapping.digest}
+
+
+def _csv(rows: Iterable[Iterable[Any]]) -> str:
     import csv
     import io
 
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(sheet.column_names)
-    writer.writerows(row.values() for row in sheet.to_pylist())
+    csv.writer(stream, lineterminator="\n").writerows(rows)
     return stream.getvalue()
-
-
-def _text(rows: list[dict[str, Any]], decisions: list[dict[str, Any]]) -> str:
-    lines: list[str] = []
-    for step in dict.fromkeys(row["step"] for row in rows):
-        lines += ["", f"{step} step", "".join(f"{title:<{width}} " for title, width in _TEXT_COLUMNS).rstrip()]
-        lines += [_text_row(row) for row in rows if row["step"] == step]
-    changed = [decision for decision in decisions if decision["reason"]]
-    if changed:
-        lines += ["", "requested and not effective"]
-        lines += [f"  {d['knob']}: {d['requested']} -> {d['effective']} ({d['reason']})" for d in changed]
-    return "\n".join(lines[1:]) + "\n"
-
-
-def _text_row(row: dict[str, Any]) -> str:
-    from replay.units import format_bytes, format_seconds, format_si
-
-    formats = "/".join(filter(None, (row["weights_format"], row["activations_format"], row["kv_format"])))
-    times = [format_seconds(row[name]) if row[name] else "-" for name in ("compute_s", "memory_s", "launch_s", "sync_s", "time_s")]
-    flops = format_si(row["flops"], "FLOP") if row["flops"] else "-"
-    cells = [
-        row["kernel"], row["tile"] or "-", row["split"] or "-", formats or "-", flops, format_bytes(row["bytes"]), *times,
-        f"{row['share_ratio']:.1%}", row["bottleneck_class"],
-    ]  # fmt: skip
-    return " ".join(f"{cell:<{width}}" for cell, (_, width) in zip(cells, _TEXT_COLUMNS, strict=True)).rstrip()

@@ -93,7 +93,7 @@ class MappingSpec:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form: name and settings by knob id, in file order."""
-        return {"name": self.name, "settings": {setting.knob: _plain(setting.value) for setting in self.settings}}
+        return {"name": self.name, "settings": {setting.knob: plain(setting.value) for setting in self.settings}}
 
     @classmethod
     def from_document(cls, document: dict[str, Any], where: str) -> MappingSpec:
@@ -105,7 +105,7 @@ class MappingSpec:
     @property
     def digest(self) -> str:
         """Digest of the settings; the name is a label and does not count."""
-        return digest_document(sorted((setting.knob, _plain(setting.value)) for setting in self.settings))
+        return digest_document(sorted((setting.knob, plain(setting.value)) for setting in self.settings))
 
     def reverted(self, knobs: Iterable[str], baseline: MappingSpec) -> MappingSpec:
         """Return this mapping with the named knob ids as the baseline has them (set, or not set at all)."""
@@ -231,5 +231,6 @@ def _at(where: str, line: int | None) -> str:
     return f"{where}:{line}" if line else where
 
 
-def _plain(value: Value) -> Any:
+def plain(value: Value | None) -> Any:
+    """Return a knob's value as JSON has it."""
     return list(value) if isinstance(value, tuple) else value

@@ -12,7 +12,7 @@ from replay.specs.hardware import HardwareSpec
 from replay.specs.knobs import PHASES, Value
 from replay.specs.mapping import MappingSpec
 from replay.tiling.families.gemm_formats import GemmFormat, gemm_format
-from replay.tiling.families.gemm_tiles import LEAST_SPLIT_STEPS, Tile, most_split, tile_problem
+from replay.tiling.families.gemm_tiles import ACCUMULATOR_BYTES, LEAST_SPLIT_STEPS, Tile, most_split, tile_problem
 
 STEP_PHASES = ((0, PHASES[1]), (1, PHASES[0]))
 """Phase of a step: 0 = decode only, 1 = it has prefill tokens (token-wise kernels then take the prefill settings)."""
@@ -107,15 +107,21 @@ def attention_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec,
 
 
 def attention_tile_problem(tile: AttentionTile, kernel: Kernel, hardware: HardwareSpec) -> str | None:
-    """Return why a tile cannot run on one unit, or None: queries and two stages of keys and values, and the accumulators."""
-    (rows, keys), head_size = tile, kernel.attention.head_size
-    needed = (rows * FORMAT_BYTES["bf16"] + 2 * keys * FORMAT_BYTES[kernel.kv_format]) * head_size
-    accumulators = rows * (keys + head_size) * 4.0
+    """Return why a tile cannot run on one unit, or None."""
+    rows, keys = tile
+    needed, accumulators = attention_tile_bytes(tile, kernel)
     if needed > hardware.unit_memory_bytes:
         return f"tile {rows}x{keys} needs {needed:.0f} bytes of unit memory, {hardware.name} has {hardware.unit_memory_bytes:.0f}"
     if accumulators > hardware.unit_registers_bytes:
         return f"tile {rows}x{keys} needs {accumulators:.0f} bytes of registers, {hardware.name} has {hardware.unit_registers_bytes:.0f}"
     return None
+
+
+def attention_tile_bytes(tile: AttentionTile, kernel: Kernel) -> tuple[float, float]:
+    """Return the bytes of unit memory (queries, two stages of keys and values) and of accumulators (scores, outputs) of a tile."""
+    (rows, keys), head_size = tile, kernel.attention.head_size
+    operands = (rows * FORMAT_BYTES["bf16"] + 2 * keys * FORMAT_BYTES[kernel.kv_format]) * head_size
+    return operands, rows * (keys + head_size) * ACCUMULATOR_BYTES
 
 
 def tile_decisions(kernels: tuple[Kernel, ...], hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> tuple[Decision, ...]:

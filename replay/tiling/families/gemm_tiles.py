@@ -33,13 +33,19 @@ def tile_problem(tile: Tile, format_: GemmFormat, device: HardwareSpec) -> str |
     name = f"tile {rows}x{columns}x{depth}"
     if min(tile) < 1:
         return f"{name} has a side below 1"
-    operands = STAGES * depth * (rows * format_.activation_bytes + columns * format_.weight_bytes)
+    operands = operand_bytes(tile, format_)
     if operands > device.unit_memory_bytes:
         return f"{name} needs {operands:.0f} bytes of unit memory, {device.name} has {device.unit_memory_bytes:.0f}"
     accumulators, registers = rows * columns * ACCUMULATOR_BYTES, ACCUMULATOR_SHARE_RATIO * device.unit_registers_bytes
     if accumulators > registers:
         return f"{name} needs {accumulators:.0f} bytes of accumulators, {device.name} has {registers:.0f} for them"
     return None
+
+
+def operand_bytes(tile: Tile, format_: GemmFormat, stages: int = STAGES) -> float:
+    """Return the unit memory that holds the operands of `stages` steps of a tile."""
+    rows, columns, depth = tile
+    return stages * depth * (rows * format_.activation_bytes + columns * format_.weight_bytes)
 
 
 def legal_tiles(format_: GemmFormat, device: HardwareSpec) -> tuple[Tile, ...]:
