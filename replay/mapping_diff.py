@@ -13,7 +13,7 @@ from typing import Any, Literal
 from replay.lowering.kernel_plan import Decision, KernelPlan
 from replay.mapping_sheet import SHEET_SCHEMA, StepShape, StepTotal, mapping_sheet, step_totals
 from replay.specs.hardware import HardwareSpec
-from replay.specs.mapping import MappingSpec, diff, plain
+from replay.specs.mapping import MappingSpec, diff, shown
 from replay.tiling.schedule import Schedule
 from replay.tiling.step_table import StepTable
 
@@ -94,7 +94,7 @@ def mapping_diff(baseline: Side, candidate: Side, hardware: HardwareSpec, steps:
     before, after = ({(row["step"], row["kernel"]): row for row in sheet} for sheet in sheets)
     one, other = baseline.schedule, candidate.schedule
     return MappingDiff(
-        knobs=tuple(Difference(name=c.knob, baseline=plain(c.baseline), candidate=plain(c.candidate)) for c in changes),
+        knobs=tuple(Difference(name=c.knob, baseline=shown(c.baseline), candidate=shown(c.candidate)) for c in changes),
         decisions=tuple(_differences(_decisions(one.decisions), _decisions(other.decisions))),
         operators=tuple(_differences(_kernel_of_op(one.plan), _kernel_of_op(other.plan))),
         serving=tuple(_differences(_serving(one.table), _serving(other.table))),

@@ -30,11 +30,13 @@ SHEET_SCHEMA = pa.schema(
         ("rows_count", pa.int64()),  # computed, padding to a captured graph included
         ("backend", pa.string()),
         ("tile", pa.string()),
+        ("tile_source", pa.string()),  # auto, pinned, or the batch of a tuned table
         ("split", pa.string()),
         ("waves", pa.float64()),
         ("padding_ratio", pa.float64()),
         ("unit_memory_bytes", pa.float64()),  # of a unit, by one tile
         ("accumulator_bytes", pa.float64()),
+        ("threads_count", pa.int64()),  # of one tile, where a tuned table says so
         ("tiles_per_unit", pa.int64()),  # that fit at once
         ("weights_format", pa.string()),
         ("activations_format", pa.string()),
@@ -186,6 +188,7 @@ def _tiling(kernel: Kernel, step: StepShape, rows: int, pricer: Pricer, limits: 
         found = next(b for b in attention_bins(kernel, device, mapping, rows) if b.first_row <= rows <= b.last_row)
         tile, split = pricer.attention(kernel, found, limits.attention_window).tile(rows, step.context_tokens)
         shown = {"backend": kernel.attention_backend, "tile": "x".join(map(str, tile)), "split": str(split)}
+        shown["tile_source"] = "auto" if found.tile is None else "pinned"
         return {"rows_count": rows, **shown, **asdict(attention_resources(tile, kernel, device)), "kv_format": kernel.kv_format}
     return {"rows_count": rows, "backend": "link" if kernel.layer_type == COLLECTIVE_LAYER else "stream"}
 
@@ -203,10 +206,12 @@ def _product(kernel: Kernel, phase: int, rows: int, pricer: Pricer) -> dict[str,
         return shown
     choice = pricer.product(kernel, np.array([float(rows)]), bin_)
     height, width, depth = (int(size) for size in choice.tile[0])
-    resources = product_resources((height, width, depth), kernel, pricer.library.device)
+    tuned = bin_.table if bin_.tile is not None else None
+    resources = product_resources((height, width, depth), kernel, tuned, pricer.library.device)
     return {
         **shown,
         "tile": f"{height}x{width}x{depth}",
+        "tile_source": "auto" if bin_.tile is None else "pinned" if tuned is None else f"batch {tuned.batch}",
         "split": str(choice.split[0]),
         "waves": float(choice.waves[0]),
         "padding_ratio": float(choice.padding_ratio[0]),

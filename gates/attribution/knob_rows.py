@@ -9,7 +9,7 @@ from typing import Any
 from gates.owners import Owners
 from replay.lowering.kernel_plan import Decision
 from replay.specs.knobs import EVERYWHERE, PHASES, Scope, parse_scope
-from replay.specs.mapping import KnobChange, plain
+from replay.specs.mapping import KnobChange, shown
 
 
 def knob_rows(changes: Iterable[KnobChange], decisions: Iterable[Decision], owners: Owners) -> list[dict[str, Any]]:
@@ -23,10 +23,10 @@ def knob_rows(changes: Iterable[KnobChange], decisions: Iterable[Decision], owne
 
 
 def _row(change: KnobChange, decisions: list[Decision], owners: Owners) -> dict[str, Any]:
-    written = plain(change.candidate)
+    written = shown(change.candidate)
     return {
         "knob": change.knob,
-        "baseline": plain(change.baseline),
+        "baseline": shown(change.baseline),
         "candidate": written,
         "requested": _joined((decision.requested for decision in decisions), written),
         "effective": _joined((decision.effective for decision in decisions), written),

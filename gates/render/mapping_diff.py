@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from gates.render.sheet import wrapped
 from replay.units import format_bytes, format_seconds, format_si
 
 Document = dict[str, Any]
 
-WIDTH = 160
-_HARD_SPACE = "\N{NO-BREAK SPACE}"
 NO_DIFFERENCE = "no difference"
 _SECTIONS = (("knobs", "knobs"), ("decisions", "decisions"), ("operators", "operators in another kernel"), ("serving", "serving"))
 
@@ -24,7 +22,7 @@ def render_diff(document: Document) -> str:
     lines = [title]
     for key, heading in _SECTIONS:
         if document[key]:
-            lines += ["", heading, *(line for row in document[key] for line in _wrapped(_in_words(row)))]
+            lines += ["", heading, *(line for row in document[key] for line in wrapped(_in_words(row)))]
     changed = {row["step"]: row["fields"] for row in document["steps"]}
     for step in dict.fromkeys([*changed, *(row["step"] for row in document["kernels"])]):
         lines += ["", f"{step} step: {'; '.join(_fields(changed.get(step, ()))) or 'the same time as a whole'}"]
@@ -71,9 +69,9 @@ def _kernel(row: Document) -> Iterator[str]:
         side = "candidate" if row["change"] == "appears" else "baseline"
         there = [field for field in row["fields"] if field[side] not in (None, "", 0.0) and field["name"] != "ops"]
         values = (f"{_name(field['name'])} {_value(field['name'], field[side])}" for field in there)
-        yield from _wrapped(f"{row['kernel']}{runs} {row['change']}", *values)
+        yield from wrapped(f"{row['kernel']}{runs} {row['change']}", *values)
         return
-    yield from _wrapped(f"{row['kernel']}{runs}", *_fields([field for field in row["fields"] if field["name"] != "ops"]))
+    yield from wrapped(f"{row['kernel']}{runs}", *_fields([field for field in row["fields"] if field["name"] != "ops"]))
 
 
 def _fields(fields: Iterable[Document]) -> list[str]:
@@ -112,10 +110,3 @@ def _value(name: str, value: Any) -> str:
             return f"{value:.1%}"
         return format_si(value, "FLOP") if name == "flops" else f"{value:.4g}"
     return str(value)
-
-
-def _wrapped(head: str, *parts: str) -> list[str]:
-    """Return the lines of a text and its parts; no part is broken that fits on a line."""
-    text = head + (": " + "; ".join(part.replace(" ", _HARD_SPACE) for part in parts) if parts else "")
-    options: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "      ", "break_long_words": False, "break_on_hyphens": False}
-    return [line.replace(_HARD_SPACE, " ") for line in textwrap.wrap(text, WIDTH, **options)]
