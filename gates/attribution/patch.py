@@ -12,6 +12,7 @@ from replay.errors import InvariantError
 from replay.specs.knobs import Value, parse_scope
 from replay.specs.mapping import MappingSpec, parse_mapping
 from replay.specs.tile_table import TileTable, TileTables
+from replay.specs.toml_text import toml_key, toml_value
 from replay.toml_lines import Statement, statements
 
 
@@ -58,7 +59,7 @@ def _edited(text: str, knob: str, value: Value | None) -> str:
         elif len(statement.path) == 2 and _knob_id(*statement.path) == knob:
             if value is None:
                 return text[: statement.first] + text[statement.after :]
-            return _replaced(text, statement, _toml(value))
+            return _replaced(text, statement, toml_value(value))
     if inline is not None:
         return _replaced(text, inline, _inline_table(text, inline, knob, value))
     return text if value is None else _inserted(text, section, key, value)
@@ -85,7 +86,7 @@ def _inline_table(text: str, statement: Statement, knob: str, value: Value | Non
         values.pop(knob, None)
     else:
         values[knob] = value
-    pairs = [f"{_toml_key(name.split('.', 1)[1])} = {_toml(setting)}" for name, setting in values.items()]
+    pairs = [f"{toml_key(name.split('.', 1)[1])} = {toml_value(setting)}" for name, setting in values.items()]
     return "{ " + ", ".join(pairs) + " }" if pairs else "{}"
 
 
@@ -95,22 +96,10 @@ def _inserted(text: str, section: str, key: str, value: Value) -> str:
     last = [statement for statement in statements(text) if statement.path[:1] == (section,)]
     text += "" if text.endswith("\n") else line_end
     if not last:
-        return f"{text}{line_end}[{section}]{line_end}{_toml_key(key)} = {_toml(value)}{line_end}"
+        return f"{text}{line_end}[{section}]{line_end}{toml_key(key)} = {toml_value(value)}{line_end}"
     dotted = f"{section}." if len(last[-1].written) == 2 else ""  # the section's keys stand at the top: gemm.tile = ...
     at = last[-1].after + (len(line_end) if last[-1].after and text[last[-1].after - 1] != "\n" else 0)
-    return f"{text[:at]}{dotted}{_toml_key(key)} = {_toml(value)}{line_end}{text[at:]}"
-
-
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, TileTables):
-        return json.dumps(value.paths, ensure_ascii=False)
-    if isinstance(value, tuple):
-        return "[" + ", ".join(json.dumps(item, ensure_ascii=False) for item in value) + "]"
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+    return f"{text[:at]}{dotted}{toml_key(key)} = {toml_value(value)}{line_end}{text[at:]}"
 
 
 def _tables(value: Value | None) -> tuple[TileTable, ...]:
@@ -118,7 +107,7 @@ def _tables(value: Value | None) -> tuple[TileTable, ...]:
 
 
 def _verify(file: MappingFile, text: str, knobs: tuple[str, ...], baseline: MappingSpec) -> None:
-    bodies = {table.path: json.dumps(table.to_document()["batches"]) for table in (*baseline.tables, *file.tables)}
+    bodies = {table.path: table.text for table in (*baseline.tables, *file.tables)}
     before, after = (parse_mapping(version.removeprefix("\ufeff"), file.name, bodies.__getitem__) for version in (file.text, text))
     if after.digest != before.reverted(knobs, baseline).digest:
         raise InvariantError(f"the patch that reverts {', '.join(knobs)} in {file.name} does not give the mapping that was replayed")

@@ -7,6 +7,7 @@ batch, and run their default without a word where the name does not match (`get_
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -99,6 +100,11 @@ class TileTable:
             middle, odd = divmod(low + high, 2)
             edges.append(middle + (1 if odd or order[low] < order[high] else 0))
         return sorted({edge for edge in edges if 1 <= edge <= rows_to})
+
+    @property
+    def text(self) -> str:
+        """The file's content, as `parse_table` reads it."""
+        return json.dumps(self.to_document()["batches"])
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form: path and body, as `parse_table` reads them."""
