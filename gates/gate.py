@@ -138,12 +138,16 @@ def _judge_cell(
         findings=findings,
         judge=judgement_of,
         owners=request.owners,
-        mapping_file=MappingFile(name=arm.file, text=arm.text) if arm.file is not None and arm.text is not None else None,
+        mapping_file=_mapping_file(arm),
     )
     verdict = cell_verdict(
         planned.spec, judgement.claims, findings, cause=find_cause(question), sustained=sustained_figures(baseline, candidate)
     )
     return JudgedCell(replayer=replayer, baseline=baseline, candidate=candidate, verdict=verdict)
+
+
+def _mapping_file(arm: Arm) -> MappingFile | None:
+    return None if arm.file is None or arm.text is None else MappingFile(name=arm.file, text=arm.text, tables=arm.mapping.tables)
 
 
 def _inputs(request: GateRequest) -> Iterator[InputRecord]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from replay.execution.step_costs import PricedKernel, price_kernels
+from replay.execution.step_costs import PricedKernel, price_kernels, step_seconds
 from replay.lowering.kernel_plan import Kernel
 from replay.specs.hardware import HardwareSpec
 from replay.specs.mapping import MappingSpec
 from replay.tiling.bins import attention_bins, product_bins
 from replay.tiling.library import KernelLibrary
 from replay.tiling.pricing import Pricer
+from replay.tiling.resources import shown_attention, shown_product
 from replay.tiling.schedule import Schedule
 from replay.tiling.step_table import StepLimits, StepTable
 from replay.tiling.terms import BOTTLENECK_OF_TERM, COLLECTIVE_LAYER
@@ -26,12 +27,18 @@ SHEET_SCHEMA = pa.schema(
         ("layer_type", pa.string()),
         ("ops", pa.string()),  # the fusion group
         ("calls_count", pa.int64()),
-        ("rows_count", pa.int64()),
+        ("rows_count", pa.int64()),  # computed, padding to a captured graph included
         ("backend", pa.string()),
         ("tile", pa.string()),
+        ("tile_source", pa.string()),  # auto, pinned, or the batch of a tuned table
         ("split", pa.string()),
         ("waves", pa.float64()),
         ("padding_ratio", pa.float64()),
+        ("unit_memory_bytes", pa.float64()),  # of a unit, by one tile
+        ("accumulator_bytes", pa.float64()),
+        ("spilled_bytes", pa.float64()),  # of accumulators that do not fit the registers
+        ("threads_count", pa.int64()),  # of one tile, where a tuned table says so
+        ("tiles_per_unit", pa.int64()),  # that fit at once
         ("weights_format", pa.string()),
         ("activations_format", pa.string()),
         ("kv_format", pa.string()),
@@ -91,6 +98,22 @@ class StepShape:
         return pa.table({name: pa.array([value], pa.int64()) for name, value in columns.items()})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotal:
+    """What a step takes as a whole."""
+
+    step: str
+    device_s: float
+    host_s: float
+    captured_tokens: int
+    """Size of the captured graph that it replays, 0 where it runs eagerly."""
+
+    @property
+    def time_s(self) -> float:
+        """The larger of device and host time."""
+        return max(self.device_s, self.host_s)
+
+
 def mapping_sheet(schedule: Schedule, hardware: HardwareSpec, mapping: MappingSpec, steps: tuple[StepShape, ...]) -> pa.Table:
     """Return SHEET_SCHEMA rows for each step, in execution order; terms come from the table that the replay runs on."""
     pricer = Pricer(library=KernelLibrary(device=hardware), mapping=mapping.on(hardware.name))
@@ -104,7 +127,7 @@ def mapping_sheet(schedule: Schedule, hardware: HardwareSpec, mapping: MappingSp
                 "step": step.name,
                 **_costs(kernel, cost, shapes.to_pylist()[0], _rows_count(kernel, step)),
                 **_trust(fact),
-                **_tiling(kernel, step, schedule.table, pricer),
+                **_tiling(kernel, step, _computed_rows(kernel, cost, step, schedule.table.limits), pricer, schedule.table.limits),
             }
             for kernel, cost, fact in zip(schedule.plan.kernels, priced, facts, strict=True)
             if _rows_count(kernel, step)
@@ -114,9 +137,24 @@ def mapping_sheet(schedule: Schedule, hardware: HardwareSpec, mapping: MappingSp
     return pa.Table.from_pylist(rows, schema=SHEET_SCHEMA)
 
 
+def step_totals(table: StepTable, steps: tuple[StepShape, ...]) -> tuple[StepTotal, ...]:
+    """Return what each step takes as a whole."""
+    found = []
+    for step in steps:
+        seconds = step_seconds(table, step.shapes(table.limits))
+        device_s, host_s, captured = float(seconds.device_s[0]), float(seconds.host_s[0]), int(seconds.captured_tokens[0])
+        found.append(StepTotal(step=step.name, device_s=device_s, host_s=host_s, captured_tokens=captured))
+    return tuple(found)
+
+
 def _rows_count(kernel: Kernel, step: StepShape) -> int:
     counts = {"tokens": step.tokens, "sequences": step.sequences, "prefill_attention": step.prefill_tokens}
     return counts.get(kernel.axis, step.decode_sequences)
+
+
+def _computed_rows(kernel: Kernel, cost: PricedKernel, step: StepShape, limits: StepLimits) -> int:
+    """Return the rows a kernel computes: a captured graph's own size for what runs on tokens."""
+    return int(cost.row[0]) - step.phase * (limits.max_batched_tokens + 1) if kernel.axis == "tokens" else _rows_count(kernel, step)
 
 
 def _costs(kernel: Kernel, cost: PricedKernel, shape: dict[str, int], rows: int) -> dict[str, Any]:
@@ -142,28 +180,41 @@ def _trust(fact: dict[str, Any]) -> dict[str, Any]:
     return {name: fact[name] for name in ("stack", "source", "error_ratio")}
 
 
-def _tiling(kernel: Kernel, step: StepShape, table: StepTable, pricer: Pricer) -> dict[str, Any]:
-    """Return rows, units, formats, tile, split, waves and padding of a kernel at a step."""
-    rows, device, mapping = _rows_count(kernel, step), pricer.library.device, pricer.mapping
+def _tiling(kernel: Kernel, step: StepShape, rows: int, pricer: Pricer, limits: StepLimits) -> dict[str, Any]:
+    """Return rows, units, formats, tile, split, waves, padding and resources of a kernel at a step."""
     if kernel.backends:
-        phase = step.phase if kernel.axis == "tokens" else kernel.step_phases[0]
-        bins = product_bins(kernel, device, mapping, rows)
-        bin_ = next(found for found in bins if found.phase == phase and found.first_row <= rows <= found.last_row)
-        choice = pricer.product(kernel, np.array([float(rows)]), bin_)
-        on_matrix = bin_.backend == "matrix"
-        return {
-            "rows_count": rows,
-            "backend": bin_.backend,
-            "tile": "x".join(str(size) for size in choice.tile[0]) if on_matrix else None,
-            "split": str(choice.split[0]) if on_matrix else None,
-            "waves": float(choice.waves[0]) if on_matrix else None,
-            "padding_ratio": float(choice.padding_ratio[0]) if on_matrix else None,
-            "weights_format": kernel.weights_format,
-            "activations_format": kernel.activations_format,
-        }
+        return {"rows_count": rows, **_product(kernel, step.phase if kernel.axis == "tokens" else kernel.step_phases[0], rows, pricer)}
+    device, mapping = pricer.library.device, pricer.mapping
     if kernel.phase is not None:
         found = next(b for b in attention_bins(kernel, device, mapping, rows) if b.first_row <= rows <= b.last_row)
-        tile, split = pricer.attention(kernel, found, table.limits.attention_window).tile(rows, step.context_tokens)
+        tile, split = pricer.attention(kernel, found, limits.attention_window).tile(rows, step.context_tokens)
         shown = {"backend": kernel.attention_backend, "tile": "x".join(map(str, tile)), "split": str(split)}
-        return {"rows_count": rows, **shown, "kv_format": kernel.kv_format}
+        shown["tile_source"] = "auto" if found.tile is None else "pinned"
+        return {"rows_count": rows, **shown, **asdict(shown_attention(tile, kernel, device)), "kv_format": kernel.kv_format}
     return {"rows_count": rows, "backend": "link" if kernel.layer_type == COLLECTIVE_LAYER else "stream"}
+
+
+def _product(kernel: Kernel, phase: int, rows: int, pricer: Pricer) -> dict[str, Any]:
+    """Return the same of a matrix multiply or of experts; a kernel on vector units has no tile."""
+    bins = product_bins(kernel, pricer.library.device, pricer.mapping, rows)
+    bin_ = next(found for found in bins if found.phase == phase and found.first_row <= rows <= found.last_row)
+    shown: dict[str, Any] = {
+        "backend": bin_.backend,
+        "weights_format": kernel.weights_format,
+        "activations_format": kernel.activations_format,
+    }
+    if bin_.backend != "matrix":
+        return shown
+    choice = pricer.product(kernel, np.array([float(rows)]), bin_)
+    height, width, depth = (int(size) for size in choice.tile[0])
+    tuned = bin_.table if bin_.tile is not None else None
+    resources = shown_product((height, width, depth), kernel, tuned, pricer.library.device)
+    return {
+        **shown,
+        "tile": f"{height}x{width}x{depth}",
+        "tile_source": "auto" if bin_.tile is None else "pinned" if tuned is None else f"batch {tuned.batch}",
+        "split": str(choice.split[0]),
+        "waves": float(choice.waves[0]),
+        "padding_ratio": float(choice.padding_ratio[0]),
+        **(asdict(resources) if height > 1 else {}),  # the kernel for one row has no tile
+    }

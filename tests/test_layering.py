@@ -14,7 +14,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = ("ingress", "lowering", "tiling", "execution", "assembly")
 FLAT = ("errors", "units", "seeds", "provenance", "names", "toml_lines", "documents", "folders", "compiled", "specs", "catalog")
-ABOVE_THE_STAGES = ("__init__", "pipeline", "mapping_sheet", "calibration")  # the last looks at kernel models from outside
+ABOVE_THE_STAGES = (
+    "__init__",
+    "pipeline",
+    "mapping_sheet",
+    "mapping_diff",
+    "tuning",
+    "calibration",
+)  # the last looks at kernel models from outside
 HEAVY = {"numpy", "pyarrow", "pandas", "scipy", "numba", "onnx"}
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path

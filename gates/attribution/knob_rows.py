@@ -8,8 +8,8 @@ from typing import Any
 
 from gates.owners import Owners
 from replay.lowering.kernel_plan import Decision
-from replay.specs.knobs import EVERYWHERE, PHASES, Scope, Value, parse_scope
-from replay.specs.mapping import KnobChange
+from replay.specs.knobs import EVERYWHERE, PHASES, Scope, parse_scope
+from replay.specs.mapping import KnobChange, shown
 
 
 def knob_rows(changes: Iterable[KnobChange], decisions: Iterable[Decision], owners: Owners) -> list[dict[str, Any]]:
@@ -23,10 +23,10 @@ def knob_rows(changes: Iterable[KnobChange], decisions: Iterable[Decision], owne
 
 
 def _row(change: KnobChange, decisions: list[Decision], owners: Owners) -> dict[str, Any]:
-    written = plain(change.candidate)
+    written = shown(change.candidate)
     return {
         "knob": change.knob,
-        "baseline": plain(change.baseline),
+        "baseline": shown(change.baseline),
         "candidate": written,
         "requested": _joined((decision.requested for decision in decisions), written),
         "effective": _joined((decision.effective for decision in decisions), written),
@@ -35,11 +35,6 @@ def _row(change: KnobChange, decisions: list[Decision], owners: Owners) -> dict[
         "revert_cost": change.definition.revert_cost,
         "line": change.line,
     }
-
-
-def plain(value: Value | None) -> Any:
-    """Return a knob's value as JSON has it."""
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _joined(values: Iterable[str], otherwise: Any) -> Any:

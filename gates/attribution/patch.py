@@ -7,9 +7,12 @@ import json
 import re
 from dataclasses import dataclass
 
+from replay.documents import parse_toml
 from replay.errors import InvariantError
 from replay.specs.knobs import Value, parse_scope
 from replay.specs.mapping import MappingSpec, parse_mapping
+from replay.specs.tile_table import TileTable, TileTables
+from replay.specs.toml_text import toml_key, toml_value
 from replay.toml_lines import Statement, statements
 
 
@@ -19,18 +22,24 @@ class MappingFile:
 
     name: str
     text: str
+    tables: tuple[TileTable, ...] = ()
+    """Tuned tables that it names."""
 
 
 def revert_patch(file: MappingFile, knobs: tuple[str, ...], baseline: MappingSpec) -> str | None:
     """Return the unified diff that gives the named knobs the baseline's setting, or None where the text needs no change.
 
-    Everything else in the file (comments, order, spelling, line ends) stays. The patched text parses to the same settings as
+    None as well where a tuned table has to go back whose path stays: its content is no part of the text. Everything else in the
+    file (comments, order, spelling, line ends) stays. The patched text parses to the same settings as
     ``candidate.reverted(knobs, baseline)``.
 
     Raises:
         InvariantError: the edited text does not parse to that mapping.
     """
     old = {setting.knob: setting.value for setting in baseline.settings}
+    now = {table.path: table for table in file.tables}
+    if any(now.get(table.path, table) != table for knob in knobs for table in _tables(old.get(knob))):
+        return None
     text = file.text
     for knob in knobs:
         text = _edited(text, knob, old.get(knob))
@@ -50,7 +59,7 @@ def _edited(text: str, knob: str, value: Value | None) -> str:
         elif len(statement.path) == 2 and _knob_id(*statement.path) == knob:
             if value is None:
                 return text[: statement.first] + text[statement.after :]
-            return _replaced(text, statement, _toml(value))
+            return _replaced(text, statement, toml_value(value))
     if inline is not None:
         return _replaced(text, inline, _inline_table(text, inline, knob, value))
     return text if value is None else _inserted(text, section, key, value)
@@ -71,13 +80,13 @@ def _inline_table(text: str, statement: Statement, knob: str, value: Value | Non
     """Return a section written as an inline table, with one knob changed."""
     start, end = statement.value
     section = statement.path[0]
-    spec = parse_mapping(f'name = "x"\n{section} = {text[start:end]}\n', section)
-    values = {setting.knob: setting.value for setting in spec.settings}
+    written = parse_toml(f"{section} = {text[start:end]}\n", section)[section]
+    values = {_knob_id(section, key): tuple(kept) if isinstance(kept, list) else kept for key, kept in written.items()}
     if value is None:
         values.pop(knob, None)
     else:
         values[knob] = value
-    pairs = [f"{_toml_key(name.split('.', 1)[1])} = {_toml(setting)}" for name, setting in values.items()]
+    pairs = [f"{toml_key(name.split('.', 1)[1])} = {toml_value(setting)}" for name, setting in values.items()]
     return "{ " + ", ".join(pairs) + " }" if pairs else "{}"
 
 
@@ -87,25 +96,20 @@ def _inserted(text: str, section: str, key: str, value: Value) -> str:
     last = [statement for statement in statements(text) if statement.path[:1] == (section,)]
     text += "" if text.endswith("\n") else line_end
     if not last:
-        return f"{text}{line_end}[{section}]{line_end}{_toml_key(key)} = {_toml(value)}{line_end}"
+        return f"{text}{line_end}[{section}]{line_end}{toml_key(key)} = {toml_value(value)}{line_end}"
     dotted = f"{section}." if len(last[-1].written) == 2 else ""  # the section's keys stand at the top: gemm.tile = ...
     at = last[-1].after + (len(line_end) if last[-1].after and text[last[-1].after - 1] != "\n" else 0)
-    return f"{text[:at]}{dotted}{_toml_key(key)} = {_toml(value)}{line_end}{text[at:]}"
+    return f"{text[:at]}{dotted}{toml_key(key)} = {toml_value(value)}{line_end}{text[at:]}"
 
 
-def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(str(size) for size in value) + "]"
-    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+def _tables(value: Value | None) -> tuple[TileTable, ...]:
+    return value.tables if isinstance(value, TileTables) else ()
 
 
 def _verify(file: MappingFile, text: str, knobs: tuple[str, ...], baseline: MappingSpec) -> None:
-    wanted = parse_mapping(file.text.removeprefix("\ufeff"), file.name).reverted(knobs, baseline)
-    if parse_mapping(text.removeprefix("\ufeff"), file.name).digest != wanted.digest:
+    bodies = {table.path: table.text for table in (*baseline.tables, *file.tables)}
+    before, after = (parse_mapping(version.removeprefix("\ufeff"), file.name, bodies.__getitem__) for version in (file.text, text))
+    if after.digest != before.reverted(knobs, baseline).digest:
         raise InvariantError(f"the patch that reverts {', '.join(knobs)} in {file.name} does not give the mapping that was replayed")
 
 

@@ -16,8 +16,10 @@ from replay.ingress.model_config import model_from_document
 from replay.names import NAME_RULE, is_safe_name
 from replay.specs.mapping import MappingSpec, parse_mapping
 from replay.specs.model import ModelSpec
+from replay.specs.tile_table import TableReader
 
 _WHAT = "a mapping file (TOML)"
+_WHAT_TABLE = "a tuned kernel table (JSON)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +49,18 @@ def read_arm(source: str, *, role: str, folder: Path) -> ArmSource:
     data = documents.read_bytes(path, f"a mapping file, git:REF, a baseline bundle or a run directory for --{role}")
     if data.lstrip().startswith(b"{"):
         return read_recorded_arm(path, folder)
-    text = documents.decode(data, str(path), _WHAT)
-    return ArmSource(mapping=parse_mapping(text, relative_name(path, folder)), label=relative_name(path, folder), text=text, path=path)
+    text, label = documents.decode(data, str(path), _WHAT), relative_name(path, folder)
+    return ArmSource(mapping=parse_mapping(text, label, tables_beside(path)), label=label, text=text, path=path)
+
+
+def tables_beside(mapping_path: Path) -> TableReader:
+    """Return what reads the tuned tables that a mapping file names, relative to it."""
+
+    def read(name: str) -> str:
+        path = mapping_path.parent / name
+        return documents.decode(documents.read_bytes(path, _WHAT_TABLE), str(path), _WHAT_TABLE)
+
+    return read
 
 
 def read_arm_at(commit: Commit, mapping_path: Path, folder: Path) -> ArmSource:
@@ -62,7 +74,14 @@ def read_arm_at(commit: Commit, mapping_path: Path, folder: Path) -> ArmSource:
     text = commit.text(mapping_path) if commit.holds(mapping_path) else None
     if text is None:
         raise SpecError(f"{GIT_PREFIX}{commit.ref}", f"it has no {name}", "a commit that has the file", "check the ref (`git log -- FILE`)")
-    return ArmSource(mapping=parse_mapping(text, label), label=label, text=text, path=mapping_path)
+
+    def read(table: str) -> str:
+        content = commit.text(mapping_path.parent / table)
+        if content is None:
+            raise SpecError(label, f"it names the table {table}, which is not there", _WHAT_TABLE, "commit the table with the mapping")
+        return content
+
+    return ArmSource(mapping=parse_mapping(text, label, read), label=label, text=text, path=mapping_path)
 
 
 def relative_name(path: Path, folder: Path) -> str:

@@ -1,35 +1,32 @@
-"""`replay map`: the operator-to-kernel mapping sheet, or the operators of an ONNX model."""
+"""`replay map`: the mapping sheet of a mapping, what changes between two, or the operators of an ONNX model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from gates.cli.inputs import chosen_mapping, chosen_model, current_project, load_hardware, model_source
+from gates.cli.arms import ArmSource, read_arm
+from gates.cli.inputs import chosen_mapping, chosen_model, current_project, load_hardware, model_source, project_folder
 from gates.cli.map_graph import is_graph, parse_axes, parse_batches, render_graph
 from gates.cli.table_csv import table_csv
 from replay.errors import SpecError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
+    from replay.mapping_sheet import StepShape
     from replay.specs.hardware import HardwareSpec
-    from replay.specs.mapping import MappingSpec
     from replay.specs.model import ModelSpec
+    from replay.tiling.schedule import Schedule
 
-_TEXT_COLUMNS = (
-    ("kernel", 24), ("tile", 12), ("split", 5), ("formats", 10), ("flops", 12), ("bytes", 10), ("compute", 9), ("memory", 9),
-    ("launch", 9), ("sync", 9), ("time", 9), ("share", 6), ("bound by", 16),
-)  # fmt: skip
-
-
-_OF_A_MAPPING, _OF_A_GRAPH = ("mapping", "sequences", "context", "prompt"), ("batch", "axes", "fusion")
+_OF_A_MAPPING, _OF_A_GRAPH = ("mapping", "diff", "sequences", "context", "prompt"), ("batch", "axes", "fusion")
 
 
 @click.command("map")
 @click.option("--mapping", metavar="FILE", help="Mapping file (default: the project's).")
+@click.option("--diff", nargs=2, metavar="A B", help="Two mappings: print only what changes from A to B and which operators it moves.")
 @click.option("--model", metavar="NAME|FILE", help="Catalog name, Hugging Face config.json or ONNX file (default: the project's).")
 @click.option("--hardware", metavar="NAME|FILE", help="Catalog name or description (default: the project's first).")
 @click.option("--sequences", type=click.IntRange(min=1), default=32, show_default=True, help="Sequences of the decode step shown.")
@@ -41,11 +38,11 @@ _OF_A_MAPPING, _OF_A_GRAPH = ("mapping", "sequences", "context", "prompt"), ("ba
 @click.option("--format", "form", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True)
 @click.pass_context
 def command(ctx: click.Context, /, model: str | None, hardware: str | None, form: str, **options: Any) -> None:
-    """Print which kernel runs each operator: tile, fusion group, formats, bytes, FLOPs, time split and what bounds it.
+    """Print which kernel runs each operator: tile, resources, fusion group, formats, bytes, FLOPs, time split, what bounds it, its source.
 
     Two steps are shown: a decode step of --sequences sequences at --context tokens, and the prefill of one --prompt. Their
-    costs come from the same table that the replay runs on. Of an ONNX model every operator is shown, for each --batch; no
-    mapping file has a part in it.
+    costs come from the same table that the replay runs on. --diff A B shows both mappings on the same two steps. Of an ONNX
+    model every operator is shown, for each --batch; no mapping file has a part in it.
     """
     project = current_project()
     source = model_source(model, project) if model or (project and project.model) else ""
@@ -55,11 +52,8 @@ def command(ctx: click.Context, /, model: str | None, hardware: str | None, form
         batches, axes = parse_batches(options["batch"]), parse_axes(options["axes"])
         device = load_hardware([hardware] if hardware else [], project)[0]
         click.echo(render_graph(source, device, batches, axes, fuse=options["fusion"], form=form), nl=False)
-        return
-    arm = chosen_mapping(options["mapping"], project)
-    spec = chosen_model(model, arm, project)
-    device = load_hardware([hardware] if hardware else [], project)[0]
-    click.echo(_render_mapping(arm.mapping, spec, device, options, form), nl=False)
+    else:
+        click.echo(_render_mappings(model, hardware, options, form), nl=False)
 
 
 def _refuse(ctx: click.Context, names: tuple[str, ...], graph: bool) -> None:
@@ -74,52 +68,83 @@ def _refuse(ctx: click.Context, names: tuple[str, ...], graph: bool) -> None:
             raise SpecError("the command line", got, "options that have an effect on the model", f"leave {parameter.opts[0]} out")
 
 
-def _render_mapping(mapping: MappingSpec, model: ModelSpec, device: HardwareSpec, options: dict[str, Any], form: str) -> str:
-    from replay.mapping_sheet import StepShape, mapping_sheet
+def _render_mappings(model: str | None, hardware: str | None, options: dict[str, Any], form: str) -> str:
+    """Return the sheet of one mapping, or what changes between two."""
     from replay.pipeline import compile_mapping
 
-    compiled = compile_mapping(model, device, mapping)
-    limits = compiled.table.limits
-    sequences = min(options["sequences"], limits.max_running, limits.max_batched_tokens)
-    steps = (
-        StepShape(name="decode", decode_sequences=sequences, context_tokens=options["context"]),
-        StepShape(name="prefill", prefill_tokens=min(options["prompt"], limits.max_batched_tokens)),
+    mapping, diff = options["mapping"], options["diff"]
+    if diff is not None and mapping is not None:
+        raise SpecError("the command line", "both --mapping and --diff", "one of them", "leave out --mapping, as --diff names both files")
+    project = current_project()
+    folder = project_folder(project)
+    arms = [chosen_mapping(mapping, project)] if diff is None else [read_arm(source, role="diff", folder=folder) for source in diff]
+    spec = chosen_model(model, arms[0], project)
+    device = load_hardware([hardware] if hardware else [], project)[0]
+    compiled = [compile_mapping(spec, device, arm.mapping) for arm in arms]
+    steps = _steps(compiled, **{name: options[name] for name in ("sequences", "context", "prompt")})
+    if diff is None:
+        return _sheet(arms[0], compiled[0], device, steps, form)
+    return _diff(arms, compiled, spec, device, steps, form)
+
+
+def _steps(compiled: Sequence[Schedule], *, sequences: int, context: int, prompt: int) -> tuple[StepShape, ...]:
+    """Return the two steps, no larger than any of the mappings allows."""
+    from replay.mapping_sheet import StepShape
+
+    running = min(min(done.table.limits.max_running, done.table.limits.max_batched_tokens) for done in compiled)
+    batched = min(done.table.limits.max_batched_tokens for done in compiled)
+    return (
+        StepShape(name="decode", decode_sequences=min(sequences, running), context_tokens=context),
+        StepShape(name="prefill", prefill_tokens=min(prompt, batched)),
     )
-    sheet = mapping_sheet(compiled, device, mapping, steps)
-    decisions = [{"knob": d.knob, "requested": d.requested, "effective": d.effective, "reason": d.reason} for d in compiled.decisions]
-    return _render(sheet, decisions, form)
 
 
-def _render(sheet: pa.Table, decisions: list[dict[str, Any]], form: str) -> str:
+def _sheet(arm: ArmSource, compiled: Schedule, device: HardwareSpec, steps: tuple[StepShape, ...], form: str) -> str:
+    from gates.render.sheet import render_sheet
     from replay.documents import pretty_json
+    from replay.mapping_sheet import mapping_sheet, step_totals
 
-    if form == "json":
-        return pretty_json({"kernels": sheet.to_pylist(), "decisions": decisions})
+    sheet = mapping_sheet(compiled, device, arm.mapping, steps)
     if form == "csv":
         return table_csv(sheet)
-    return _text(sheet.to_pylist(), decisions)
+    totals = [{**asdict(total), "time_s": total.time_s} for total in step_totals(compiled.table, steps)]
+    decisions = [{"knob": d.knob, "requested": d.requested, "effective": d.effective, "reason": d.reason} for d in compiled.decisions]
+    if form == "json":
+        return pretty_json({"kernels": sheet.to_pylist(), "steps": totals, "decisions": decisions})
+    return render_sheet(sheet.to_pylist(), totals, decisions)
 
 
-def _text(rows: list[dict[str, Any]], decisions: list[dict[str, Any]]) -> str:
-    lines: list[str] = []
-    for step in dict.fromkeys(row["step"] for row in rows):
-        lines += ["", f"{step} step", "".join(f"{title:<{width}} " for title, width in _TEXT_COLUMNS).rstrip()]
-        lines += [_text_row(row) for row in rows if row["step"] == step]
-    changed = [decision for decision in decisions if decision["reason"]]
-    if changed:
-        lines += ["", "requested and not effective"]
-        lines += [f"  {d['knob']}: {d['requested']} -> {d['effective']} ({d['reason']})" for d in changed]
-    return "\n".join(lines[1:]) + "\n"
+def _diff(
+    arms: Sequence[ArmSource], compiled: Sequence[Schedule], model: ModelSpec, device: HardwareSpec, steps: tuple[StepShape, ...], form: str
+) -> str:
+    from gates.render.mapping_diff import diff_rows, render_diff
+    from replay.documents import pretty_json
+    from replay.mapping_diff import Side, mapping_diff
+
+    baseline, candidate = (Side(mapping=arm.mapping, schedule=done) for arm, done in zip(arms, compiled, strict=True))
+    found = mapping_diff(baseline, candidate, device, steps)
+    document: dict[str, Any] = {
+        "schema_version": "1",
+        "model": model.name,
+        "hardware": device.name,
+        "baseline": _arm(arms[0]),
+        "candidate": _arm(arms[1]),
+        "identical": found.is_empty,
+        **found.to_document(),
+    }
+    if form == "json":
+        return pretty_json(document)
+    return _csv(diff_rows(document)) if form == "csv" else render_diff(document)
 
 
-def _text_row(row: dict[str, Any]) -> str:
-    from replay.units import format_bytes, format_seconds, format_si
+def _arm(arm: ArmSource) -> dict[str, str]:
+    return {"label": arm.label, "name": arm.mapping.name, "digest": arm.mapping.digest}
 
-    formats = "/".join(filter(None, (row["weights_format"], row["activations_format"], row["kv_format"])))
-    times = [format_seconds(row[name]) if row[name] else "-" for name in ("compute_s", "memory_s", "launch_s", "sync_s", "time_s")]
-    flops = format_si(row["flops"], "FLOP") if row["flops"] else "-"
-    cells = [
-        row["kernel"], row["tile"] or "-", row["split"] or "-", formats or "-", flops, format_bytes(row["bytes"]), *times,
-        f"{row['share_ratio']:.1%}", row["bottleneck_class"],
-    ]  # fmt: skip
-    return " ".join(f"{cell:<{width}}" for cell, (_, width) in zip(cells, _TEXT_COLUMNS, strict=True)).rstrip()
+
+def _csv(rows: Iterable[Iterable[Any]]) -> str:
+    import csv
+    import io
+
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(rows)
+    return stream.getvalue()

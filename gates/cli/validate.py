@@ -65,10 +65,11 @@ def _recognise_json(document: object, path: Path) -> str:
 
 
 def _mapping(path: Path) -> None:
+    from gates.cli.arms import tables_beside
     from replay.specs.mapping import parse_mapping
 
     what = "a mapping file (TOML)"
-    parse_mapping(documents.decode(documents.read_bytes(path, what), str(path), what), str(path))
+    parse_mapping(documents.decode(documents.read_bytes(path, what), str(path), what), str(path), tables_beside(path))
 
 
 def _policy(path: Path) -> None:

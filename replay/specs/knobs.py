@@ -11,7 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-Value = bool | int | float | str | tuple[int, ...]
+from replay.specs.tile_table import TileTables
+
+Value = bool | int | float | str | tuple[int, ...] | TileTables
 Stage = Literal["ingress", "lowering", "tiling", "execution", "quality_sla", "release_decision"]
 RevertCost = Literal["hot", "restart", "rebuild", "requantise"]
 Phase = Literal["prefill", "decode"]
@@ -35,7 +37,7 @@ class KnobDefinition:
     stage: Stage
     """The stage that owns the knob: the one whose invariant it can break."""
     values: str
-    """`bool`, `int:1..8` (bounds), `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model`, `name|auto` or `a|b|c` (choices)."""
+    """`bool`, `int:1..8` (bounds), `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model`, `name|auto`, `tables|none` or `a|b|c` (choices)."""
     default: Value
     revert_cost: RevertCost
     layers: tuple[str, ...] = ()
@@ -55,6 +57,8 @@ class KnobDefinition:
 
 
 UNBOUNDED_ROWS = 2**31
+TABLES = "tables|none"
+"""`KnobDefinition.values` of a knob that names files whose content counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +139,8 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="layout in which activations reach matrix multiplies; column_major adds a transform before each"),
         _knob("gemm.tile", "tiling", "tile3|auto", "auto", "hot", **_GEMM, reported_as="gemm_tile, BLOCK_M/N/K", meaning="rows, columns and depth of an output tile"),
         _knob("gemm.split_k", "tiling", "int|auto", "auto", "hot", **_GEMM, reported_as="split_k", meaning="parts of the reduction that run side by side"),
+        _knob("gemm.tile_table", "tiling", TABLES, "none", "restart", layers=GEMM_LAYERS, reported_as="fused_moe configs, block fp8 configs",
+              meaning="tuned tables of vLLM or SGLang that tiles are looked up in by batch, where `gemm.tile` is `auto`; paths relative to the mapping file"),
         _knob("attention.tile", "tiling", "tile2|auto", "auto", "hot", phases=True, rows=True, reported_as="BLOCK_M, attention tile",
               meaning="query rows and keys of an attention tile"),
         _knob("attention.kv_split", "tiling", "int|auto", "auto", "hot", rows=True, reported_as="kv_split", meaning="parts of a sequence's keys that decode side by side"),
@@ -214,6 +220,8 @@ def _accepts(values: str, value: object) -> tuple[bool, str]:
         return _ascending(value), "an ascending list of whole numbers >= 1"
     if values == "name|auto":
         return isinstance(value, str) and bool(re.fullmatch(r"[a-z0-9][a-z0-9_.]*", value)), 'a name such as "vllm_0.24.0", or "auto"'
+    if values == TABLES:
+        return value == "none" or isinstance(value, TileTables), 'a path, a list of paths, or "none"'
     if values.startswith("tile"):
         length = int(values[4])
         return value == "auto" or _tile(value, length), f'a list of {length} whole numbers >= 1 that are multiples of 8, or "auto"'

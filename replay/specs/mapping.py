@@ -9,7 +9,8 @@ from typing import Any
 from replay import documents
 from replay.errors import SpecError, nearest
 from replay.provenance import digest_document
-from replay.specs.knobs import EVERYWHERE, KNOBS, KnobDefinition, Scope, Value, parse_scope
+from replay.specs.knobs import EVERYWHERE, KNOBS, TABLES, KnobDefinition, Scope, Value, parse_scope
+from replay.specs.tile_table import TableReader, TileTable, TileTables, read_tables, tables_from_document
 from replay.toml_lines import locate
 
 
@@ -93,19 +94,27 @@ class MappingSpec:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form: name and settings by knob id, in file order."""
-        return {"name": self.name, "settings": {setting.knob: _plain(setting.value) for setting in self.settings}}
+        return {"name": self.name, "settings": {setting.knob: plain(setting.value) for setting in self.settings}}
 
     @classmethod
     def from_document(cls, document: dict[str, Any], where: str) -> MappingSpec:
         """Return the mapping of a JSON form made by `to_document`."""
-        settings = [_setting(knob, value, where, None) for knob, value in document["settings"].items()]
+        settings = [
+            _setting(knob, tables_from_document(value, where) if isinstance(value, dict) else value, where, None)
+            for knob, value in document["settings"].items()
+        ]
         refuse_conflicts(settings, where)
         return cls(name=document["name"], settings=tuple(settings))
 
     @property
+    def tables(self) -> tuple[TileTable, ...]:
+        """Every tuned table that a setting names."""
+        return tuple(table for setting in self.settings if isinstance(setting.value, TileTables) for table in setting.value.tables)
+
+    @property
     def digest(self) -> str:
-        """Digest of the settings; the name is a label and does not count."""
-        return digest_document(sorted((setting.knob, _plain(setting.value)) for setting in self.settings))
+        """Digest of the settings and of the tables they name; the name is a label and does not count."""
+        return digest_document(sorted((setting.knob, plain(setting.value)) for setting in self.settings))
 
     def reverted(self, knobs: Iterable[str], baseline: MappingSpec) -> MappingSpec:
         """Return this mapping with the named knob ids as the baseline has them (set, or not set at all)."""
@@ -136,11 +145,11 @@ def diff(baseline: MappingSpec, candidate: MappingSpec) -> tuple[KnobChange, ...
     return tuple(changes)
 
 
-def parse_mapping(text: str, where: str) -> MappingSpec:
-    """Return the mapping of a TOML text.
+def parse_mapping(text: str, where: str, read: TableReader | None = None) -> MappingSpec:
+    """Return the mapping of a TOML text; `read` returns the text of a tuned table that it names.
 
     Raises:
-        SpecError: it is not TOML, names an unknown knob or scope, or sets a value a knob does not take.
+        SpecError: it is not TOML, names an unknown knob or scope, or sets a value a knob does not take; a table cannot be used.
     """
     document = documents.parse_toml(text, where)
     name = document.pop("name", None)
@@ -159,7 +168,8 @@ def parse_mapping(text: str, where: str) -> MappingSpec:
             )
         for key, value in content.items():
             line = locate(text, [section, key])
-            settings.append(_setting(f"{section}.{key}", value, where, line))
+            knob = f"{section}.{key}"
+            settings.append(_setting(knob, _with_tables(knob, value, _at(where, line), read), where, line))
     refuse_conflicts(settings, where)
     return MappingSpec(name=name, settings=tuple(settings))
 
@@ -168,6 +178,16 @@ def _set_value(setting: Setting | None, knob: str) -> Value | None:
     if setting is not None:
         return setting.value
     return None if "@" in knob else KNOBS[knob].default
+
+
+def _with_tables(knob: str, value: Any, place: str, read: TableReader | None) -> Any:
+    """Return a value as it is, or the tables that it names."""
+    definition = KNOBS.get(knob.partition("@")[0])
+    if definition is None or definition.values != TABLES or value == definition.default:
+        return value
+    if read is None:
+        raise SpecError(place, f"{knob} names a file, and this mapping was read from none", '"none"', "read it from a file")
+    return read_tables(value, place, read)
 
 
 def _setting(knob: str, value: Any, where: str, line: int | None) -> Setting:
@@ -231,5 +251,13 @@ def _at(where: str, line: int | None) -> str:
     return f"{where}:{line}" if line else where
 
 
-def _plain(value: Value) -> Any:
+def plain(value: Value | None) -> Any:
+    """Return a knob's value as JSON has it, the content of tuned tables included."""
+    if isinstance(value, TileTables):
+        return value.to_document()
     return list(value) if isinstance(value, tuple) else value
+
+
+def shown(value: Value | None) -> Any:
+    """Return a knob's value for people: tuned tables by path and the start of their digest."""
+    return str(value) if isinstance(value, TileTables) else plain(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from replay.lowering.kernel_plan import FORMAT_BYTES, MATRIX_RATES, Decision, Ke
 from replay.specs.hardware import HardwareSpec
 from replay.specs.knobs import PHASES, Value
 from replay.specs.mapping import MappingSpec
+from replay.specs.tile_table import TableEntry, TileTable
 from replay.tiling.families.gemm_formats import GemmFormat, gemm_format
 from replay.tiling.families.gemm_tiles import (
     ACCUMULATOR_BYTES,
@@ -23,11 +25,22 @@ from replay.tiling.families.gemm_tiles import (
     tile_resources,
 )
 from replay.tiling.families.tile_resources import TileResources
+from replay.tiling.tuned_tables import entry_problem, kernel_table
 
 STEP_PHASES = ((0, PHASES[1]), (1, PHASES[0]))
 """Phase of a step: 0 = decode only, 1 = it has prefill tokens (token-wise kernels then take the prefill settings)."""
+AUTO = "auto"
 AttentionTile = tuple[int, int]
 """Query rows and keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedTile:
+    """Where a tile was looked up."""
+
+    table: TileTable
+    batch: int
+    entry: TableEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +60,8 @@ class ProductBin:
     """Why the requested tile cannot run."""
     spill: str | None
     """How it outgrows the registers, where it runs nevertheless."""
+    table: TunedTile | None = None
+    """The entry of a tuned table, where one is looked up; `tile` is its tile, or None where that cannot run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,32 +90,51 @@ def product_format(kernel: Kernel) -> GemmFormat:
 
 def product_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> Iterator[ProductBin]:
     """Yield the bins of a matrix multiply or of experts for the phases of its steps, in row order."""
+    table = kernel_table(kernel, hardware, mapping)
+    looked_up = list(_looked_up(table, rows_to)) if table is not None else []
     for phase, name in STEP_PHASES:
         if phase not in kernel.step_phases:
             continue
         where = {"layer": kernel.layer_type, "phase": name}
         backends = [bin_ for bin_ in kernel.backends if bin_.phase == phase]
-        edges = {bin_.first_row for bin_ in backends}
+        edges = {bin_.first_row for bin_ in backends} | {first for first, _ in looked_up}
         for knob in ("gemm.tile", "gemm.split_k"):
             edges |= {first for first, _, _ in mapping.row_bins(knob, **where, rows_to=rows_to)}
         firsts = sorted(edge for edge in edges if edge <= rows_to)
         for first, after in zip(firsts, [*firsts[1:], rows_to + 1], strict=True):
             asked = mapping.value("gemm.tile", **where, rows=first)
-            pinned = (asked[0], asked[1], asked[2]) if isinstance(asked, tuple) else None
-            problem = (ON_ARRAYS if hardware.spatial else tile_problem(pinned, product_format(kernel), hardware)) if pinned else None
-            runs = tile_resources(pinned, product_format(kernel), hardware) if pinned and not problem else None
             split = mapping.value("gemm.split_k", **where, rows=first)
+            backend = next(bin_.backend for bin_ in backends if bin_.first_row <= first <= bin_.last_row)
+            tuned = [found for start, found in looked_up if start <= first] if backend == "matrix" and asked == AUTO else []
             yield ProductBin(
                 phase=phase,
                 first_row=first,
                 last_row=after - 1,
-                backend=next(bin_.backend for bin_ in backends if bin_.first_row <= first <= bin_.last_row),
-                tile=None if problem else pinned,
+                backend=backend,
                 split=split if isinstance(split, int) else None,
                 requested=asked,
-                problem=problem,
-                spill=runs.spill_problem if runs else None,
+                **_tile(asked, tuned[-1] if tuned else None, kernel, hardware),
             )
+
+
+def _looked_up(table: TileTable, rows_to: int) -> Iterator[tuple[int, TunedTile]]:
+    """Yield the first row of each range of a table, and its entry."""
+    for found in table.ranges(rows_to):
+        yield found.first_row, TunedTile(table=table, batch=found.batch, entry=found.entry)
+
+
+def _tile(asked: Value, tuned: TunedTile | None, kernel: Kernel, hardware: HardwareSpec) -> dict[str, Any]:
+    """Return the fields of a bin that its tile decides: the pinned one, else that of a tuned table, else none."""
+    format_ = product_format(kernel)
+    if tuned is not None:
+        problem = ON_ARRAYS if hardware.spatial else entry_problem(tuned.table, tuned.entry, format_, hardware)
+        return {"tile": None if problem else tuned.entry.tile, "problem": problem, "spill": None, "table": tuned}
+    pinned = (asked[0], asked[1], asked[2]) if isinstance(asked, tuple) else None
+    if pinned is None:
+        return {"tile": None, "problem": None, "spill": None}
+    problem = ON_ARRAYS if hardware.spatial else tile_problem(pinned, format_, hardware)
+    spill = None if problem else tile_resources(pinned, format_, hardware).spill_problem
+    return {"tile": None if problem else pinned, "problem": problem, "spill": spill}
 
 
 def attention_bins(kernel: Kernel, hardware: HardwareSpec, mapping: MappingSpec, rows_to: int) -> Iterator[AttentionBin]:

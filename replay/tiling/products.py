@@ -63,7 +63,8 @@ def price_product(kernel: Kernel, rows: Array, bin_: ProductBin, library: Kernel
     model = library.model(family, found, wanted=variant, exact=shape.groups_count == 1)
     shapes = gemm_shapes(rows, np.array(float(shape.columns)), np.array(float(shape.depth)))
     tiles = None if bin_.tile is None else (bin_.tile,)
-    choice = family.choices(shapes, library.device, model.parameters, tiles=tiles, split=bin_.split)
+    split = 1 if bin_.split is None and bin_.table is not None and tiles is not None else bin_.split  # tuned kernels do not split
+    choice = family.choices(shapes, library.device, model.parameters, tiles=tiles, split=split)
     # Groups of columns are priced as one product of all columns; what the further groups read of their own comes on top.
     read_bytes = (shape.groups_count - 1) * rows * shape.depth * FORMAT_BYTES[kernel.activations_format]
     rate = model.parameters["memory_efficiency_ratio"] * library.device.memory_bytes_per_s
@@ -147,11 +148,12 @@ def price_experts(kernel: Kernel, rows: Array, bin_: ProductBin, library: Kernel
 
 
 def _expert_tiles(kernel: Kernel, rows: Array, bin_: ProductBin) -> ExpertTiles:
-    """Return the pinned tile, or that of vLLM's kernel for the format (Marlin's for 4-bit weights)."""
+    """Return the pinned or tuned tile, or that of vLLM's kernel for the format (Marlin's for 4-bit weights)."""
     shape, ones = kernel.experts, np.ones(len(rows))
     if bin_.tile is not None:
         height, width, depth = (float(size) * ones for size in bin_.tile)
-        return ExpertTiles(rows=height, columns=width, depth=depth, group=ones, tuned=0.0 * ones)
+        group, tuned = (1, 0.0) if bin_.table is None else (bin_.table.entry.group, 1.0)
+        return ExpertTiles(rows=height, columns=width, depth=depth, group=group * ones, tuned=tuned * ones)
     choices, experts = shape.experts_per_row * ones, shape.experts_count * ones
     if FORMAT_BYTES[kernel.weights_format] < FORMAT_BYTES["fp8"]:
         return marlin_tiles(rows, choices, experts)

@@ -19,6 +19,7 @@ from replay.tiling.library import Cost, KernelLibrary
 from replay.tiling.memory import kv_pool
 from replay.tiling.pricing import Pricer
 from replay.tiling.step_table import KERNEL_SCHEMA, StepLimits, StepTable
+from replay.tiling.table_decisions import table_decisions
 from replay.tiling.tabulate import Tabulator
 
 
@@ -56,6 +57,7 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
     decisions = (
         *plan.decisions,
         *pricer.stack_decisions(plan.kernels),
+        *table_decisions(plan.kernels, hardware, mapping, limits.max_batched_tokens),
         *tile_decisions(plan.kernels, hardware, mapping, limits.max_batched_tokens),
         *serving_decisions(model, mapping, limits),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 from pathlib import Path
 
@@ -137,3 +138,25 @@ def test_file_names_that_need_care_apply(tmp_path, name):
 def test_a_byte_order_mark_stays_where_it_is(tmp_path):
     file = MappingFile(name="mapping.toml", text='\ufeffname = "c"\ngemm.tile = [64, 64, 32]\n')
     assert apply(tmp_path, file, patched(file.text, "gemm.tile")) == '\ufeffname = "c"\ngemm.tile = [128, 128, 64]\n'
+
+
+OLD_TABLE, NEW_TABLE = (f"{folder}E=8,N=14336,device_name=NVIDIA_H100.json" for folder in ("", "tuned/"))
+ENTRY = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64}
+
+
+def with_tables(text: str, entry: dict[str, int]):
+    return parse_mapping(text, "m", lambda path: json.dumps({"1": entry}))
+
+
+@pytest.mark.parametrize("form", ["[gemm]\ntile_table = {}\n", "gemm = {{ tile_table = {}, split_k = 2 }}\n"])
+def test_a_table_goes_back_by_its_path(tmp_path, form):
+    before, text = with_tables(f'name = "b"\ngemm.tile_table = "{OLD_TABLE}"', ENTRY), 'name = "c"\n' + form.format(f'["{NEW_TABLE}"]')
+    file = MappingFile(name="m", text=text, tables=with_tables(text, ENTRY).tables)
+    reverted = apply(tmp_path, file, revert_patch(file, ("gemm.tile_table",), before))
+    assert reverted == 'name = "c"\n' + form.format(f'"{OLD_TABLE}"')
+
+
+def test_a_table_whose_content_alone_changed_has_no_patch():
+    text = f'name = "b"\ngemm.tile_table = "{OLD_TABLE}"\n'
+    before, after = with_tables(text, ENTRY), with_tables(text, {**ENTRY, "BLOCK_SIZE_M": 128})
+    assert revert_patch(MappingFile(name="m", text=text, tables=after.tables), ("gemm.tile_table",), before) is None

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.tiling.families.expert_tiles import marlin_tiles, most_loaded_rank, row_tiles, sglang_tiles, vllm_block_tiles, vllm_tiles
+from replay.tiling.families.expert_tiles import (
+    expected_row_tiles,
+    marlin_tiles,
+    most_loaded_rank,
+    row_tiles,
+    sglang_tiles,
+    vllm_block_tiles,
+    vllm_tiles,
+)
 from replay.tiling.families.experts import EXPERTS
 from tests.models import round_hardware
 
@@ -209,3 +217,9 @@ def test_row_tiles_are_counted_expert_by_expert():
 
 def test_the_rank_with_most_rows_is_the_one_that_is_timed():
     assert most_loaded_rank(np.array([[5.0, 1.0, 4.0, 3.0], [9.0, 0.0, 1.0, 1.0]]), 2).tolist() == [[4, 3], [9, 0]]
+
+
+def test_row_tiles_of_a_load_do_not_depend_on_the_loads_beside_it():
+    mean = np.array([0.5, 3.0, 40.0, 900.0])
+    alone = [expected_row_tiles(mean[[place]], np.array([16.0]))[0] for place in range(len(mean))]
+    np.testing.assert_array_equal(expected_row_tiles(mean, np.full(4, 16.0)), alone)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from replay.documents import write_json
-from replay.specs.knobs import KNOBS, KnobDefinition
+from replay.specs.knobs import KNOBS, TABLES, KnobDefinition
 
 SCHEMA_PATH = Path(__file__).resolve().parents[2] / "schemas" / "mapping.v1.schema.json"
 
@@ -96,6 +96,9 @@ def _value(values: str) -> dict[str, Any]:
         return {"anyOf": [{"type": "integer", "minimum": 1}, {"const": values[4:]}]}
     if values == "sizes":
         return {"type": "array", "items": {"type": "integer", "minimum": 1}, "uniqueItems": True}
+    if values == TABLES:
+        path = {"type": "string", "minLength": 1, "pattern": "^(?!/)"}
+        return {"anyOf": [path, {"type": "array", "items": path, "minItems": 1}]}
     if values.startswith("tile"):
         sides = int(values[4])
         tile = {"type": "array", "items": {"type": "integer", "minimum": 8, "multipleOf": 8}, "minItems": sides, "maxItems": sides}

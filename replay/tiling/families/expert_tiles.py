@@ -89,10 +89,11 @@ def expected_row_tiles(mean_rows: Array, tile_rows: Array) -> Array:
     normal distribution for the others (within 0.01 of the chance; Bowling et al. 2009).
     """
     found, spread = expected_active(mean_rows), np.sqrt(np.maximum(mean_rows, 1e-9))
-    most = int(np.ceil(((mean_rows + TAIL_SPREADS * spread) / tile_rows).max(initial=0.0)))
-    for tile in range(1, most + 1):
+    most = np.ceil((mean_rows + TAIL_SPREADS * spread) / tile_rows)
+    for tile in range(1, int(most.max(initial=0.0)) + 1):
         beyond = np.clip((mean_rows - tile * tile_rows - 0.5) / spread, -2.0 * TAIL_SPREADS, 2.0 * TAIL_SPREADS)
-        found = found + expected_active(mean_rows) / (1.0 + np.exp(-LOGISTIC_SLOPE * beyond))
+        further = expected_active(mean_rows) / (1.0 + np.exp(-LOGISTIC_SLOPE * beyond))
+        found = found + np.where(tile <= most, further, 0.0)  # each load on its own, whatever others it is computed beside
     return np.asarray(found)
 
 

@@ -39,13 +39,19 @@ def tile_problem(tile: Tile, format_: GemmFormat, device: HardwareSpec) -> str |
 
 def tile_resources(tile: Tile, format_: GemmFormat, device: HardwareSpec) -> TileResources:
     """Return what a tile takes of a unit."""
-    rows, columns, depth = tile
+    rows, columns, _ = tile
     return TileResources(
-        operand_bytes=STAGES * depth * (rows * format_.activation_bytes + columns * format_.weight_bytes),
+        operand_bytes=operand_bytes(tile, format_),
         accumulator_bytes=rows * columns * ACCUMULATOR_BYTES,
         operand_budget_bytes=device.unit_memory_bytes,
         accumulator_budget_bytes=ACCUMULATOR_SHARE_RATIO * device.unit_registers_bytes,
     )
+
+
+def operand_bytes(tile: Tile, format_: GemmFormat, stages: int = STAGES) -> float:
+    """Return the unit memory that holds the operands of `stages` steps of a tile."""
+    rows, columns, depth = tile
+    return stages * depth * (rows * format_.activation_bytes + columns * format_.weight_bytes)
 
 
 def legal_tiles(format_: GemmFormat, device: HardwareSpec) -> tuple[Tile, ...]:
