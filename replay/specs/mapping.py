@@ -100,7 +100,7 @@ class MappingSpec:
     def from_document(cls, document: dict[str, Any], where: str) -> MappingSpec:
         """Return the mapping of a JSON form made by `to_document`."""
         settings = [
-            _setting(knob, tables_from_document(value, where) if isinstance(value, dict) else value, where, None)
+            _setting(knob, tables_from_document(value, where) if _names_tables(knob, value) else value, where, None)
             for knob, value in document["settings"].items()
         ]
         refuse_conflicts(settings, where)
@@ -182,12 +182,16 @@ def _set_value(setting: Setting | None, knob: str) -> Value | None:
 
 def _with_tables(knob: str, value: Any, place: str, read: TableReader | None) -> Any:
     """Return a value as it is, or the tables that it names."""
-    definition = KNOBS.get(knob.partition("@")[0])
-    if definition is None or definition.values != TABLES or value == definition.default:
+    if not _names_tables(knob, value):
         return value
     if read is None:
         raise SpecError(place, f"{knob} names a file, and this mapping was read from none", '"none"', "read it from a file")
     return read_tables(value, place, read)
+
+
+def _names_tables(knob: str, value: Any) -> bool:
+    definition = KNOBS.get(knob.partition("@")[0])
+    return definition is not None and definition.values == TABLES and value != definition.default
 
 
 def _setting(knob: str, value: Any, where: str, line: int | None) -> Setting:

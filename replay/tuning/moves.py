@@ -9,7 +9,7 @@ import numpy as np
 
 from replay.lowering.kernel_plan import Kernel
 from replay.lowering.op_graph import CollectiveShape
-from replay.specs.knobs import UNBOUNDED_ROWS, Value
+from replay.specs.knobs import KNOBS, UNBOUNDED_ROWS, Value
 from replay.specs.mapping import MappingSpec
 from replay.tiling.schedule import Schedule
 from replay.tuning.candidates import AUTO, Candidates, Predictor
@@ -59,7 +59,9 @@ class Move:
         return with_ranges(mapping, self.knob, {**wanted, self.place: self.ranges})
 
     def __str__(self) -> str:
-        return f"{self.knob}@{self.place}" if self.place is not None else f"{self.knob} = {self.value}"
+        if self.place is None:
+            return self.knob
+        return f"{self.knob}@{self.place}" if self.place.layer in KNOBS[self.knob].layers else f"{self.knob}@{self.place.phase}"
 
 
 def product_layers(schedule: Schedule) -> tuple[str, ...]:

@@ -108,7 +108,9 @@ def test_the_rows_of_a_table_are_part_of_the_mapping_its_document_and_its_digest
     assert one.to_document()["settings"]["gemm.tile_table@moe"]["tables"][0]["batches"]["8"]["BLOCK_SIZE_M"] == 32
 
 
-@pytest.mark.parametrize("document", [{}, {"tables": []}, {"tables": [{"path": "moe.json", "batches": {}}]}, {"tables": [{"path": 3}]}])
+@pytest.mark.parametrize(
+    "document", [{}, "moe.json", {"tables": []}, {"tables": [{"path": "moe.json", "batches": {}}]}, {"tables": [{"path": 3}]}]
+)
 def test_a_forged_document_is_refused(document):
     with pytest.raises(SpecError):
         MappingSpec.from_document({"name": "m", "settings": {"gemm.tile_table": document}}, "bundle.json")
