@@ -9,14 +9,15 @@ from functools import partial
 import numpy as np
 
 from replay.calibration.fit import fit_family
-from replay.calibration.measured import MeasuredSet
+from replay.calibration.measured import MeasuredSet, joined
 from replay.calibration.split import RULE, fitted_mask
 from replay.catalog.hardware import read_hardware
 from replay.specs.calibration import CalibrationDocument, FamilyCalibration
 
 
 def calibrate(sets: Sequence[MeasuredSet], *, seed: int, jobs: int, progress: Callable[[str], None]) -> tuple[CalibrationDocument, ...]:
-    """Return a document for each accelerator among the sets, families in the order of the sets."""
+    """Return a document for each accelerator among the sets, families in the order of the sets; like sets are fitted as one."""
+    sets = joined(sets)
     with ProcessPoolExecutor(max_workers=jobs) as pool:
         fitted = []
         for measured, entry in zip(sets, pool.map(partial(calibrate_set, seed=seed), sets), strict=True):

@@ -27,8 +27,12 @@ def fitted_mask(keys: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.bool_]:
 
 
 def cross_validation_folds(groups: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
-    """Return the fold [rows] that a residual's cross-validation leaves the row's group out in; `groups` [rows] numbers them."""
-    return np.asarray(stream(seed, "calibration/folds").integers(0, FOLDS, int(groups.max()) + 1)[groups])
+    """Return the fold [rows] that a residual's cross-validation leaves the row's group out in; `groups` [rows] numbers them.
+
+    Every fold has as many groups as another, or one more or fewer.
+    """
+    present, numbered = np.unique(groups, return_inverse=True)
+    return np.asarray((stream(seed, "calibration/folds").permutation(len(present)) % FOLDS)[numbered.reshape(-1)])
 
 
 def _fraction(key: tuple[int, ...]) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.csv
 import pytest
 
-from replay.calibration.kinds.attention import CONTEXT, FALLBACK, GENERATION, ONE_TOKEN, WIDE_HEAD
+from replay.calibration.kinds.attention import CONTEXT, FALLBACK, GENERATION, ONE_TOKEN, OTHER_HEAD
 from replay.calibration.kinds.cells import USELESS
 from replay.errors import SpecError
 from tests.calibration.held_out_errors import held_out_errors
@@ -89,13 +89,17 @@ def test_a_device_column_wins_over_the_file_name():
     ]
 
 
-def test_windows_are_shapes_and_calibrated_apart():
-    sets = generation(ROW + ",128", ROW + ",0", ROW + ",", head=HEAD + ",window")
+def test_windows_are_shapes_and_only_tensorrt_has_other_prompt_kernels_under_one():
+    rows, head = [ROW + ",128", ROW + ",0", ROW + ","], HEAD + ",window"
+    sets = generation(*rows, head=head)
     assert described(sets) == [
         ("h100-sxm", "vllm_0.24.0", "bf16-flash3_captured", 2),
-        ("h100-sxm", "vllm_0.24.0", "bf16-flash3_captured-window", 1),
+        ("h100-sxm", "vllm_0.24.0", "bf16-flash3_captured", 1),
     ]
     assert sets[1].shapes["window_tokens"].tolist() == [128.0]
+    assert [one.variant for one in context(*rows, head=head)] == ["bf16-flash3", "bf16-flash3"]
+    head = head.replace("vllm_0.24.0", "trtllm_1.3.0rc20")
+    assert [one.variant for one in context(*rows, head=head)] == ["bf16-trtllm_fused", "bf16-trtllm_fused-window"]
 
 
 def test_tensorrt_rows_are_split_by_kernel_and_fallback_rows_left_out():
@@ -119,12 +123,15 @@ def test_a_stack_of_fallback_rows_only_is_counted_beside_the_others():
     assert sets[0].skipped == ((FALLBACK, 1),)
 
 
-def test_heads_wider_than_the_kernel_and_prompts_of_one_token_are_counted():
+def test_heads_that_a_kernel_lacks_and_prompts_of_one_token_are_counted():
+    fp8 = ROW.replace("bfloat16,4", "fp8,4")
+    (missing,) = generation(fp8, fp8.replace("128,1000", "192,1000"), where=B200)
+    assert missing.skipped == ((OTHER_HEAD, 1),)
     sets = generation(ROW, ROW.replace("128,1000", "512,1000"))
-    assert sets[0].skipped == ((WIDE_HEAD, 1),)
+    assert sets[0].skipped == ((OTHER_HEAD, 1),)
     (prompts,) = context(ROW, ROW.replace("1000", "1"), ROW.replace("1000", "1"), ROW.replace("128,1000", "512,1000"))
     assert described([prompts]) == [("h100-sxm", "vllm_0.24.0", "bf16-flash3", 1)]
-    assert prompts.skipped == ((ONE_TOKEN, 2), (WIDE_HEAD, 1))
+    assert prompts.skipped == ((ONE_TOKEN, 2), (OTHER_HEAD, 1))
 
 
 def test_times_that_are_none_are_counted():

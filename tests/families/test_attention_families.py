@@ -106,8 +106,9 @@ def test_copies_and_layout_are_paid_where_a_kernel_needs_them():
     assert names - {definition.name for definition in DECODE.parameters} == {"copy_s", "sequence_s"}
 
 
-def test_a_window_bounds_the_keys():
-    assert decode_s(context_tokens=100_000.0, window_tokens=128.0, splits=1.0) == pytest.approx(STEP_S)
+def test_a_window_bounds_the_keys_and_cuts_its_first_block():
+    assert decode_s(context_tokens=128.0, window_tokens=128.0, splits=1.0) == pytest.approx(STEP_S)
+    assert decode_s(context_tokens=100_000.0, window_tokens=128.0, splits=1.0) == pytest.approx(2 * STEP_S)
 
 
 # One latent of 576 channels, of which 512 are the value: a block of 64 keys is 73,728 bytes, and 64 query heads (a tile, however
@@ -224,7 +225,9 @@ def test_a_pinned_split_is_taken_as_it_is():
 )
 def test_each_stack_runs_its_kernel(stack, kv_format, device, kernel):
     one = np.array([4.0])
-    found = paths.decode_paths(stack, kv_format, read_hardware(device), sequences=one, keys=one, query_heads=one, kv_heads=one)
+    found = paths.decode_paths(
+        stack, kv_format, read_hardware(device), sequences=one, keys=one, query_heads=one, kv_heads=one, head_sizes=128 * one
+    )
     assert found.tolist() == [kernel]
 
 
@@ -232,14 +235,44 @@ def test_tensorrt_takes_its_grouped_kernel_once_a_quarter_of_the_units_has_a_par
     # 132 units: 33 parts. 8 key-value heads x 4 sequences are 32, of 256 keys twice as many.
     sequences, keys = np.array([4.0, 4.0, 5.0, 5.0, 5.0]), np.array([128.0, 256.0, 2.0, 2.0, 1e4])
     heads, kv_heads = np.array([64.0, 64.0, 64.0, 8.0, 512.0]), np.full(5, 8.0)
-    found = paths.decode_paths(
-        "trtllm_1", "bf16", read_hardware("h100-sxm"), sequences=sequences, keys=keys, query_heads=heads, kv_heads=kv_heads
-    )
+    shapes = {"sequences": sequences, "keys": keys, "query_heads": heads, "kv_heads": kv_heads, "head_sizes": np.full(5, 128.0)}
+    found = paths.decode_paths("trtllm_1", "bf16", read_hardware("h100-sxm"), **shapes)
     assert found.tolist() == ["masked_multihead", "xqa", "xqa", "masked_multihead", "masked_multihead"]
-    on_b200 = paths.decode_paths(
-        "trtllm_1", "bf16", read_hardware("b200-sxm"), sequences=sequences, keys=keys, query_heads=heads, kv_heads=kv_heads
-    )
+    on_b200 = paths.decode_paths("trtllm_1", "bf16", read_hardware("b200-sxm"), **shapes)
     assert on_b200.tolist() == ["trtllm_gen"] * 4 + ["masked_multihead"]
+
+
+def test_an_fp8_cache_takes_grouped_kernels_by_head_and_group():
+    many, group = np.full(4, 1e4), np.array([8.0, 8.0, 9.0, 12.0])
+    shapes = {
+        "sequences": many,
+        "keys": many,
+        "query_heads": group,
+        "kv_heads": np.ones(4),
+        "head_sizes": np.array([64.0, 128.0, 128.0, 64.0]),
+    }
+    found = paths.decode_paths("trtllm_1", "fp8", read_hardware("h100-sxm"), **shapes)
+    assert found.tolist() == ["xqa", "xqa_fp8", "xqa_fp8_wide", "xqa"]
+
+
+def test_vllm_takes_a_wider_tile_above_16_query_heads_a_key_value_head():
+    many = np.full(2, 16.0)
+    shapes = {
+        "sequences": many,
+        "keys": many,
+        "query_heads": np.array([16.0, 24.0]),
+        "kv_heads": np.ones(2),
+        "head_sizes": np.full(2, 128.0),
+    }
+    assert paths.decode_paths("vllm_0.24.0", "fp8", read_hardware("l40s"), **shapes).tolist() == ["flashinfer", "flashinfer_wide"]
+    assert paths.decode_paths("sglang_0.5.10", "fp8", read_hardware("l40s"), **shapes).tolist() == ["flashinfer"] * 2
+
+
+def test_rows_of_an_item_cost_as_the_next_step_of_its_tile():
+    heads, one = np.array([4.0, 9.0, 33.0, 64.0]), np.ones(4)
+    assert paths.TRTLLM_GEN.rows(heads, one).tolist() == [8.0, 16.0, 32.0, 32.0]
+    assert paths.FLASH3.rows(2 * heads, one).tolist() == [64.0, 64.0, 128.0, 128.0]
+    assert paths.XQA.rows(heads, one).tolist() == heads.tolist()
 
 
 def test_one_prompt_tile_walks_the_blocks_up_to_its_last_query():

@@ -27,7 +27,7 @@ from replay.tiling.families.prefill_attention import PrefillAttention, prefill_p
 from replay.tiling.terms import Array
 
 FALLBACK = "more than 32 query heads a key-value head: a fallback kernel, 10 to 100 times slower"
-WIDE_HEAD = "head size above what the kernel supports: another one runs, which is not modelled"
+OTHER_HEAD = "head size that the kernel does not support: another one runs, which is not modelled"
 ONE_TOKEN = "a prompt of one token: the decode kernel runs, which generation files time"
 _FORMATS = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "fp8": "fp8", "int8": "int8"}
 _SIZES = ("batch_size", "num_heads", "num_kv_heads", "head_dim")
@@ -54,13 +54,13 @@ class _Part:
         return replace(self, rows={name: column[mask] for name, column in self.rows.items()}, seconds=self.seconds[mask])
 
     def measured(self, family: DecodeAttention | PrefillAttention, kernel: str, shapes: dict[str, Array]) -> MeasuredSet:
-        """Return the rows as a set of `family`; calibrations are split by formats, kernel and mask."""
+        """Return the rows as a set of `family`; calibrations are split by formats and kernel."""
         formats = self.math if self.math == self.cache else f"{self.math}-{self.cache}kv"
         return MeasuredSet(
             family=family,
             hardware=self.device.name,
             stack=self.stack,
-            variant=f"{formats}-{kernel}{'-window' if self.windowed else ''}",
+            variant=f"{formats}-{kernel}",
             shapes=shapes,
             seconds=self.seconds,
             group_key=tuple(self.rows[name].astype(np.int64) for name in _SIZES[1:]),
@@ -164,11 +164,14 @@ def _generation_sets(part: _Part) -> list[MeasuredSet]:
         keys=rows["tokens"],
         query_heads=rows["num_heads"],
         kv_heads=rows["num_kv_heads"],
+        head_sizes=rows["head_dim"],
     )
     fallback = (names == MASKED.name) & (group > MASKED_FALLBACK_GROUP)
-    wide = ~fallback & (rows["head_dim"] > np.array([PATHS[name].most_head_size for name in names.tolist()]))
-    usable = ~fallback & ~wide
-    skipped = counted([(FALLBACK, fallback), (WIDE_HEAD, wide)])
+    usable, other = np.zeros(len(names), dtype=np.bool_), np.zeros(len(names), dtype=np.bool_)
+    for name in np.unique(names).tolist():
+        runs, has = ~fallback & (names == name), PATHS[name].supports(rows["head_dim"])
+        usable, other = usable | (runs & has), other | (runs & ~has)
+    skipped = counted([(FALLBACK, fallback), (OTHER_HEAD, other)])
     sets = []
     for name in sorted(set(names[usable].tolist())) or [MASKED.name]:
         chosen = part.take(usable & (names == name))
@@ -181,11 +184,12 @@ def _generation_sets(part: _Part) -> list[MeasuredSet]:
 def _context_sets(part: _Part) -> list[MeasuredSet]:
     path = prefill_path(part.stack, part.cache, part.device)
     single = part.rows["tokens"] == 1
-    wide = ~single & (part.rows["head_dim"] > path.most_head_size)
-    chosen = part.take(~single & ~wide)
+    other = ~single & ~path.supports(part.rows["head_dim"])
+    chosen = part.take(~single & ~other)
     family = PrefillAttention(path=path, math_bytes=FORMAT_BYTES[part.math])
     shapes = prefill_shapes({**chosen.counts(), "prompt_tokens": chosen.rows["tokens"]})
-    return part.with_skipped([chosen.measured(family, path.name, shapes)], counted([(ONE_TOKEN, single), (WIDE_HEAD, wide)]))
+    kernel = path.name + "-window" * (part.windowed and path.window_apart)
+    return part.with_skipped([chosen.measured(family, kernel, shapes)], counted([(ONE_TOKEN, single), (OTHER_HEAD, other)]))
 
 
 CONTEXT = AttentionKind(name="attention_context", length="isl", sets=_context_sets)

@@ -3,8 +3,8 @@
 Items are (sequence, key-value head) pairs; an item walks its keys block by block on one unit, and a split hands its parts to idle
 units and merges them afterwards (Flash-Decoding; see `replay.tiling.families.decode_paths` for who splits how)::
 
-    step     = block bytes / unit rate                          keys rounded up to whole blocks; for latents not below the
-                                                                products of the tile's rows, which it fills: 64 heads
+    step     = block bytes / unit rate                          keys in whole blocks, one more where a window cuts the first; for
+                                                                latents not below the products of the tile's rows, 64 heads
     execute  = waves x (item + rows x row x head size / 128 + steps per part x step)
     memory   = (keys and values + queries + outputs) / DRAM rate, times what the cache keeps from the call before
     time     = join(floor + execute, floor + memory) + combine + copies + layout
@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from replay.specs.hardware import HardwareSpec
 from replay.tiling.families.decode_paths import DecodePath
@@ -154,7 +155,13 @@ class DecodeAttention:
         if SPLITS in shapes:
             return shapes[SPLITS]
         group, items = shapes["query_heads"] / shapes["kv_heads"], np.maximum(self._items(shapes), 1.0)
-        return self.path.splits(self.path, self.planned_units, items, _keys(shapes), group, shapes["head_size"])
+        walked = self._blocks(shapes) * self.path.blocks(shapes["head_size"])
+        keys = np.where(_is_cut(shapes), walked, _keys(shapes))
+        return self.path.splits(self.path, self.planned_units, items, keys, group, shapes["head_size"])
+
+    def _blocks(self, shapes: Shapes) -> Array:
+        """Return the blocks of keys that an item walks [rows]: a window starts anywhere inside a block."""
+        return np.asarray(np.ceil(_keys(shapes) / self.path.blocks(shapes["head_size"])) + _is_cut(shapes))
 
     def _key_bytes(self, shapes: Shapes) -> Array:
         """Return the cached bytes of one key with its value [rows]."""
@@ -170,7 +177,7 @@ class DecodeAttention:
         if self.path.values_in_keys:
             rate = parameters["matrix_efficiency_ratio"] * device.matrix_flops_per_s["bf16"] / device.units_count
             step_s = np.maximum(step_s, 2.0 * self.path.group_rows * block * _channels(shapes) / rate)
-        steps = np.ceil(np.ceil(_keys(shapes) / block) / splits)
+        steps = np.ceil(self._blocks(shapes) / splits)
         rows = self.path.rows(shapes["query_heads"], shapes["kv_heads"])
         occupancy = self._items(shapes) * splits / device.units_count
         smooth = parameters["wave_smoothness_ratio"]
@@ -212,6 +219,11 @@ def _channels(shapes: Shapes) -> Array:
 
 def _keys(shapes: Shapes) -> Array:
     return np.maximum(np.minimum(shapes["context_tokens"], shapes["window_tokens"]), 1.0)
+
+
+def _is_cut(shapes: Shapes) -> npt.NDArray[np.bool_]:
+    """Return whether the window leaves keys out [rows]."""
+    return np.asarray(shapes["context_tokens"] > shapes["window_tokens"])
 
 
 def _uncached_share(kv_bytes: Array, warm: Array, device: HardwareSpec, parameters: Parameters) -> Array:

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from replay.specs.hardware import HardwareSpec
 from replay.tiling.families.decode_paths import hardware_generation
@@ -62,13 +63,23 @@ class PrefillPath:
     """Query heads of one key-value head fill a tile together; else a tile has rows of one query head."""
     most_head_size: float = 512.0
     """Largest head the kernel supports; stacks run another one above."""
+    missing_head_sizes: tuple[float, ...] = ()
+    """Heads below that which the kernel lacks all the same."""
+    window_apart: bool = False
+    """Its kernels under a window are others, calibrated apart."""
+
+    def supports(self, head_sizes: Array) -> npt.NDArray[np.bool_]:
+        """Return whether the kernel has these heads [rows]."""
+        return np.asarray((head_sizes <= self.most_head_size) & ~np.isin(head_sizes, self.missing_head_sizes))
 
 
 FLASH2 = PrefillPath(name="flash2", tile_rows=64, block_keys=64, packs_group=False, most_head_size=256)
 FLASH3 = PrefillPath(name="flash3", tile_rows=128, block_keys=64, packs_group=True, most_head_size=256)
-FLASHINFER = PrefillPath(name="flashinfer", tile_rows=64, block_keys=64, packs_group=True)
-TRTLLM_GEN = PrefillPath(name="trtllm_gen", tile_rows=128, block_keys=128, packs_group=False, most_head_size=256)
-FUSED = PrefillPath(name="trtllm_fused", tile_rows=128, block_keys=64, packs_group=False)
+FLASHINFER = PrefillPath(name="flashinfer", tile_rows=64, block_keys=64, packs_group=True, missing_head_sizes=(192.0,))
+TRTLLM_GEN = PrefillPath(
+    name="trtllm_gen", tile_rows=128, block_keys=128, packs_group=False, most_head_size=256, missing_head_sizes=(192.0,)
+)
+FUSED = PrefillPath(name="trtllm_fused", tile_rows=128, block_keys=64, packs_group=False, window_apart=True)
 PATHS = {path.name: path for path in (FLASH2, FLASH3, FLASHINFER, TRTLLM_GEN, FUSED)}
 
 
