@@ -1,9 +1,9 @@
 """Fit the network residual of a calibration: two small hidden layers over standardised features.
 
-For families of many features, such as dense multiplies, or of many rows, such as attention, whose errors turn at many thresholds where
-a library changes its kernel: bumps need a centre in every feature there and thin out. Trained on the mean absolute error with L-BFGS and the exact gradient, in
-single precision (four times as fast, and no less right); how strongly weights are held small and when to stop are chosen by
-cross-validation over whole shape groups.
+For families of many features or rows, such as dense multiplies and attention, whose errors turn at many thresholds where a library
+changes its kernel: bumps need a centre in every feature there and thin out. Trained on the mean absolute error with L-BFGS and the
+exact gradient, in single precision (four times as fast, and no less right); how strongly weights are held small and when to stop
+are chosen by cross-validation over whole shape groups.
 """
 
 from __future__ import annotations

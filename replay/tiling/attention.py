@@ -95,7 +95,7 @@ class AttentionPricer:
         keys = np.clip(counts["context_tokens"], 1.0, self.window)
         if self.kernel.attention.values_in_keys:
             return np.full(len(keys), FLASH_MLA.name)
-        heads = {"query_heads": counts["query_heads"], "kv_heads": counts["kv_heads"]}
+        heads = {"query_heads": counts["query_heads"], "kv_heads": counts["kv_heads"], "head_sizes": counts["head_size"]}
         return decode_paths(self.stack, self._cache, self.library.device, sequences=counts["sequences"], keys=keys, **heads)
 
     def _decode_model(self, name: str) -> tuple[KernelModel, int]:
