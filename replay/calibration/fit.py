@@ -97,12 +97,16 @@ def fit_parameters(family: KernelFamily, shapes: Shapes, seconds: Array, device:
 def fit_residual(family: KernelFamily, features: Array, logs: Array, groups: npt.NDArray[np.int64], *, seed: int) -> Residual | None:
     """Return the residual of log errors `logs` [rows] over `features` [rows, features], or None where it helps no unseen group.
 
-    Bumps (`replay.calibration.smooth`) for few rows of few features, else a network (`replay.calibration.network`); either is held
-    back by cross-validation over whole groups, by mean absolute error.
+    Bumps (`replay.calibration.smooth`) for few rows of few features, else a network (`replay.calibration.network`), or bumps again
+    where it does not help; either is held back by cross-validation over whole groups, by mean absolute error.
     """
-    few = len(family.residual_features) <= MOST_BUMP_FEATURES and len(logs) <= MOST_BUMP_ROWS
-    fit = fit_smooth if few else fit_network
-    return fit(family.residual_features, features, logs, groups, seed=seed)
+    names = family.residual_features
+    network = None
+    if len(names) > MOST_BUMP_FEATURES or len(logs) > MOST_BUMP_ROWS:
+        network = fit_network(names, features, logs, groups, seed=seed)
+    if network is not None or len(names) > MOST_BUMP_FEATURES:
+        return network
+    return fit_smooth(names, features, logs, groups, seed=seed)
 
 
 def error_figures(predicted: Array, measured: Array, n_fitted: int) -> ErrorFigures:

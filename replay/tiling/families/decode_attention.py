@@ -96,7 +96,7 @@ class DecodeAttention:
     @property
     def residual_features(self) -> tuple[str, ...]:
         """Names of the residual's features: binary logarithms."""
-        return ("items", "keys", "sequences", "group", "head_size", "splits", "kv_values")
+        return ("items", "keys", "sequences", "group", "head_size", "splits", "kv_values", "context_over_window")
 
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         """Return the time of one call [rows], s."""
@@ -134,7 +134,7 @@ class DecodeAttention:
         return np.asarray(np.maximum.reduce([flops / max(device.matrix_flops_per_s.values()), outside, read / ports]))
 
     def features(self, shapes: Shapes) -> Array:
-        """Return the residual's features [rows, 7]."""
+        """Return the residual's features [rows, 8]."""
         keys = np.clip(np.minimum(shapes["context_tokens"], shapes["window_tokens"]), REFERENCE_HEAD / 2, None)
         columns = (
             self._items(shapes),
@@ -144,6 +144,7 @@ class DecodeAttention:
             shapes["head_size"],
             self.splits(shapes),
             shapes["sequences"] * shapes["kv_heads"] * keys * shapes["head_size"],
+            shapes["context_tokens"] / shapes["window_tokens"],
         )
         return np.stack([np.log2(np.maximum(column, 1.0)) for column in columns], axis=1)
 
