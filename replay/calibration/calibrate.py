@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -12,7 +13,7 @@ from replay.calibration.fit import fit_family
 from replay.calibration.measured import MeasuredSet, joined
 from replay.calibration.split import RULE, fitted_mask
 from replay.catalog.hardware import read_hardware
-from replay.specs.calibration import CalibrationDocument, FamilyCalibration
+from replay.specs.calibration import CalibrationDocument, ErrorFigures, FamilyCalibration
 
 
 def calibrate(sets: Sequence[MeasuredSet], *, seed: int, jobs: int, progress: Callable[[str], None]) -> tuple[CalibrationDocument, ...]:
@@ -52,5 +53,10 @@ def calibrate_set(measured: MeasuredSet, *, seed: int) -> FamilyCalibration:
         variant=measured.variant,
         parameters=parameters,
         residual=fit.residual,
-        error=fit.error,
+        error=_rounded(fit.error),
     )
+
+
+def _rounded(error: ErrorFigures) -> ErrorFigures:
+    ratios = {name: round(value, 4) for name, value in asdict(error).items() if name.endswith("_ratio")}
+    return replace(error, **ratios)

@@ -20,6 +20,8 @@ FIT_ROWS = 1500
 """Rows the parameters are fitted on, drawn evenly over the logarithm of the time; more changes them little."""
 MOST_BUMP_FEATURES = 12
 """Features beyond which the residual is a network: on the 25 of dense multiplies bumps err half a point more, at three times the size."""
+MOST_BUMP_ROWS = 1000
+"""Rows beyond which it is a network too: on public attention timings it errs as little as bumps, at half their size."""
 SOFT_L1_SCALE = 0.1
 """Log error beyond which an error counts linearly: a tenth is twice the repeat noise of the same kernel."""
 
@@ -95,11 +97,16 @@ def fit_parameters(family: KernelFamily, shapes: Shapes, seconds: Array, device:
 def fit_residual(family: KernelFamily, features: Array, logs: Array, groups: npt.NDArray[np.int64], *, seed: int) -> Residual | None:
     """Return the residual of log errors `logs` [rows] over `features` [rows, features], or None where it helps no unseen group.
 
-    Bumps (`replay.calibration.smooth`) over few features, a network (`replay.calibration.network`) over many; either is held back by
-    cross-validation over whole groups, by mean absolute error.
+    Bumps (`replay.calibration.smooth`) for few rows of few features, else a network (`replay.calibration.network`), or bumps again
+    where it does not help; either is held back by cross-validation over whole groups, by mean absolute error.
     """
-    fit = fit_smooth if len(family.residual_features) <= MOST_BUMP_FEATURES else fit_network
-    return fit(family.residual_features, features, logs, groups, seed=seed)
+    names = family.residual_features
+    network = None
+    if len(names) > MOST_BUMP_FEATURES or len(logs) > MOST_BUMP_ROWS:
+        network = fit_network(names, features, logs, groups, seed=seed)
+    if network is not None or len(names) > MOST_BUMP_FEATURES:
+        return network
+    return fit_smooth(names, features, logs, groups, seed=seed)
 
 
 def error_figures(predicted: Array, measured: Array, n_fitted: int) -> ErrorFigures:

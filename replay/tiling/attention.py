@@ -42,7 +42,8 @@ class AttentionPricer:
     def prefill(self, tokens: Array, keys: Array) -> Cost:
         """Return the cost of one call for steps with `tokens` >= 1 prompt tokens that see `keys` keys on average [points]."""
         path = prefill_path(self.stack, self._cache, self.library.device)
-        variants = self._variants(path.name)
+        kernels = dict.fromkeys((path.kernel(windowed=self.window < np.inf), path.name))
+        variants = tuple(variant for kernel in kernels for variant in self._variants(kernel))
         found = self.library.find("prefill_attention", variants, self.stack)
         if self.bin_.tile is not None:
             path = replace(path, tile_rows=float(self.bin_.tile[0]), block_keys=float(self.bin_.tile[1]))
@@ -146,9 +147,9 @@ class AttentionPricer:
         return "fp8" if FORMAT_BYTES[self.kernel.kv_format] < FORMAT_BYTES["bf16"] else "bf16"
 
     def _variants(self, kernel_name: str) -> tuple[str, ...]:
-        """Return the calibrations to look for: products in 16 bit and the cache's format as it is, then less alike."""
+        """Return the calibrations to look for: products in 16 bit, the cache's format as it is, then the other one."""
         formats = "bf16" if self._cache == "bf16" else f"bf16-{self._cache}kv"
-        return (f"{formats}-{kernel_name}", f"bf16-{kernel_name}")
+        return tuple(dict.fromkeys((f"{formats}-{kernel_name}", f"bf16-{kernel_name}")))
 
 
 def equal_prompts(tokens: Array, keys: Array, window: float) -> tuple[Array, Array, Array]:

@@ -8,7 +8,8 @@ from replay.calibration.fidelity import compare
 from replay.calibration.reader import read_measurements
 from replay.catalog import calibration
 from replay.catalog.calibration import read_calibration, shipped_calibration
-from replay.catalog.hardware import hardware_names
+from replay.catalog.hardware import hardware_names, read_hardware
+from tests.catalog.shipped_families import family_of
 
 FOLDER = Path(calibration.__file__).with_name("calibrations")
 SHIPPED = sorted(FOLDER.glob("*.json"))
@@ -33,6 +34,22 @@ def test_a_shipped_calibration_is_valid_small_and_of_a_device_in_the_catalog(pat
     assert document.hardware in hardware_names()
     assert path.stat().st_size < 200_000
     assert all(entry.error.n_fitted > 0 for entry in document.families)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_entry_is_of_a_family_that_can_be_rebuilt_with_parameters_inside_its_bounds(path):
+    document = read_calibration(path)
+    device = read_hardware(document.hardware)
+    named = [(entry.family, entry.stack, entry.variant) for entry in document.families]
+    assert len(set(named)) == len(named)
+    for entry in document.families:
+        family = family_of(entry, device)
+        assert family.name == entry.family
+        bounds = {definition.name: (definition.lower, definition.upper) for definition in family.parameters}
+        assert set(entry.parameters) == set(bounds), entry.variant
+        for name, (lower, upper) in bounds.items():
+            assert lower - 1e-5 * abs(lower) - 1e-8 <= entry.parameters[name] <= upper + 1e-5 * abs(upper), (entry.variant, name)
+        assert entry.residual is None or entry.residual.features == family.residual_features, entry.variant
 
 
 @pytest.mark.slow

@@ -188,7 +188,7 @@ def _context_sets(part: _Part) -> list[MeasuredSet]:
     chosen = part.take(~single & ~other)
     family = PrefillAttention(path=path, math_bytes=FORMAT_BYTES[part.math])
     shapes = prefill_shapes({**chosen.counts(), "prompt_tokens": chosen.rows["tokens"]})
-    kernel = path.name + "-window" * (part.windowed and path.window_apart)
+    kernel = path.kernel(windowed=part.windowed)
     return part.with_skipped([chosen.measured(family, kernel, shapes)], counted([(ONE_TOKEN, single), (OTHER_HEAD, other)]))
 
 

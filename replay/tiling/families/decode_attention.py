@@ -4,7 +4,7 @@ Items are (sequence, key-value head) pairs; an item walks its keys block by bloc
 units and merges them afterwards (Flash-Decoding; see `replay.tiling.families.decode_paths` for who splits how)::
 
     step     = block bytes / unit rate                          keys in whole blocks, one more where a window cuts the first; for
-                                                                latents not below the products of the tile's rows: 64 heads
+                                                                latents not below the products of the tile's rows, 64 heads
     execute  = waves x (item + rows x row x head size / 128 + steps per part x step)
     memory   = (keys and values + queries + outputs) / DRAM rate, times what the cache keeps from the call before
     time     = join(floor + execute, floor + memory) + combine + copies + layout
@@ -96,7 +96,7 @@ class DecodeAttention:
     @property
     def residual_features(self) -> tuple[str, ...]:
         """Names of the residual's features: binary logarithms."""
-        return ("items", "keys", "sequences", "group", "head_size", "splits", "kv_values")
+        return ("items", "keys", "sequences", "group", "head_size", "splits", "kv_values", "context_over_window")
 
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         """Return the time of one call [rows], s."""
@@ -134,7 +134,7 @@ class DecodeAttention:
         return np.asarray(np.maximum.reduce([flops / max(device.matrix_flops_per_s.values()), outside, read / ports]))
 
     def features(self, shapes: Shapes) -> Array:
-        """Return the residual's features [rows, 7]."""
+        """Return the residual's features [rows, 8]."""
         keys = np.clip(np.minimum(shapes["context_tokens"], shapes["window_tokens"]), REFERENCE_HEAD / 2, None)
         columns = (
             self._items(shapes),
@@ -144,6 +144,7 @@ class DecodeAttention:
             shapes["head_size"],
             self.splits(shapes),
             shapes["sequences"] * shapes["kv_heads"] * keys * shapes["head_size"],
+            shapes["context_tokens"] / shapes["window_tokens"],
         )
         return np.stack([np.log2(np.maximum(column, 1.0)) for column in columns], axis=1)
 

@@ -149,10 +149,8 @@ FLASH_MLA = DecodePath(
 )
 """DeepSeek's kernel for Hopper: tiles of 64 query heads x 64 keys, whose blocks a planner deals evenly to the units. It stands for the
 kernels of other devices too."""
-PATHS = {
-    path.name: path
-    for path in (FLASH2, FLASH3, FLASH3_CAPTURED, FLASHINFER, FLASHINFER_WIDE, TRTLLM_GEN, XQA, XQA_FP8, XQA_FP8_WIDE, MASKED, FLASH_MLA)
-}
+_GROUPED = (FLASH2, FLASH3, FLASH3_CAPTURED, FLASHINFER, FLASHINFER_WIDE, TRTLLM_GEN, XQA, XQA_FP8, XQA_FP8_WIDE)
+PATHS = {path.name: path for path in (*_GROUPED, MASKED, FLASH_MLA)}
 
 WIDE_GROUP = 16
 """Query heads of a key-value head that FlashInfer's smallest tile holds."""

@@ -68,6 +68,10 @@ class PrefillPath:
     window_apart: bool = False
     """Its kernels under a window are others, calibrated apart."""
 
+    def kernel(self, *, windowed: bool) -> str:
+        """Return the name that calibrations give the kernel that runs with or without a window."""
+        return f"{self.name}-window" if windowed and self.window_apart else self.name
+
     def supports(self, head_sizes: Array) -> npt.NDArray[np.bool_]:
         """Return whether the kernel has these heads [rows]."""
         return np.asarray((head_sizes <= self.most_head_size) & ~np.isin(head_sizes, self.missing_head_sizes))
@@ -116,7 +120,7 @@ class PrefillAttention:
     @property
     def residual_features(self) -> tuple[str, ...]:
         """Names of the residual's features: binary logarithms."""
-        return ("context_tokens", "sequence_heads", "query_rows", "group", "head_size", "sequences", "kv_heads")
+        return ("context_tokens", "sequence_heads", "query_rows", "group", "head_size", "sequences", "kv_heads", "context_over_window")
 
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
         """Return the time of one call [rows], s."""
@@ -154,17 +158,19 @@ class PrefillAttention:
         return np.maximum(flops / self._peak(device), outside / device.memory_bytes_per_s)
 
     def features(self, shapes: Shapes) -> Array:
-        """Return the residual's features [rows, 7]; what is cached before counts as part of a longer prompt with few query rows."""
+        """Return the residual's features [rows, 8]; what is cached before counts as part of a longer prompt with few query rows."""
         heads = shapes["sequences"] * shapes["query_heads"]
         group = shapes["query_heads"] / shapes["kv_heads"]
+        context = shapes["prefix_tokens"] + shapes["prompt_tokens"]
         columns = (
-            shapes["prefix_tokens"] + shapes["prompt_tokens"],
+            context,
             heads,
             heads * shapes["prompt_tokens"],
             group,
             shapes["head_size"],
             shapes["sequences"],
             shapes["kv_heads"],
+            context / shapes["window_tokens"],
         )
         return np.stack([np.log2(np.maximum(column, 1.0)) for column in columns], axis=1)
 
