@@ -14,9 +14,11 @@ from replay.calibration.measured import MeasuredSet
 from replay.calibration.split import fitted_mask
 from replay.catalog.hardware import read_hardware
 from replay.specs.calibration import CalibrationDocument, FamilyCalibration
+from replay.tiling.families.gemm_formats import GEMM_FORMATS
 from replay.tiling.terms import Array
 
 Lookup = Callable[[str], CalibrationDocument | None]
+_Change = Callable[[MeasuredSet, MeasuredSet], bool]
 CLEAR_CHANGE_RATIO = 0.10
 """Measured changes beyond this count for the accuracy of the sign; smaller ones are near the repeat noise."""
 
@@ -32,7 +34,7 @@ class Compared:
     """[rows] which rows the calibration has not seen."""
     n_fitted: int
     source: str
-    """`calibrated` for this stack, `calibrated for <stack>` for another one, or `datasheet` (start values, no fit)."""
+    """`calibrated` for this device and stack, `calibrated for <device or stack>` for others, or `datasheet` (start values, no fit)."""
 
     def to_document(self) -> dict[str, Any]:
         """Return the report's row: errors in percent, over rows that the fit has not seen."""
@@ -68,7 +70,11 @@ class Compared:
 
 
 def compare(kind: str, measured: MeasuredSet, lookup: Lookup) -> Compared:
-    """Return a measured set beside the prediction of the calibration that fits it best."""
+    """Return a measured set beside the prediction of the calibration that fits it best.
+
+    Where `lookup` gives the calibration of another device, the datasheet rule carries it over: parameters are shares of a device's
+    rates, or times and cycles, so they are kept and the device is changed (H100 to H200: the same units on faster memory).
+    """
     entry, source = _entry(measured, lookup(measured.hardware))
     parameters = {p.name: p.start for p in measured.family.parameters} if entry is None else entry.parameters
     residual = None if entry is None else entry.residual
@@ -80,24 +86,24 @@ def compare(kind: str, measured: MeasuredSet, lookup: Lookup) -> Compared:
 
 
 def report(compared: Sequence[Compared]) -> list[dict[str, Any]]:
-    """Return one row per set; a set that shares shapes with an earlier stack of its kind also says how often the sign is right."""
+    """Return one row per set; a set that shares shapes with earlier ones also says how often the signs of their changes are right."""
     rows = []
     for index, one in enumerate(compared):
-        row = one.to_document()
-        sign = sign_accuracy(one, compared[:index])
-        rows.append(row if sign is None else {**row, "sign_accuracy": sign})
+        signs = [sign for changed in (_other_stack, _other_format) if (sign := sign_accuracy(one, compared[:index], changed))]
+        rows.append({**one.to_document(), **({"sign_accuracy": signs} if signs else {})})
     return rows
 
 
-def sign_accuracy(later: Compared, earlier: Iterable[Compared]) -> dict[str, Any] | None:
-    """Return how often the predicted sign of a change is right, against the first comparable set with the same shapes.
+def sign_accuracy(
+    later: Compared, earlier: Iterable[Compared], changed: Callable[[MeasuredSet, MeasuredSet], bool]
+) -> dict[str, Any] | None:
+    """Return how often the predicted sign of a change is right, against the first set of which `changed` holds with the same shapes.
 
-    Comparable: same kind, device, family and variant, another stack. Pairs count where both rows are unseen by their
-    fits and the measured change exceeds CLEAR_CHANGE_RATIO; None without any.
+    Pairs are of one kind, device and family, and count where both rows are unseen by their fits and the measured change exceeds
+    CLEAR_CHANGE_RATIO; None without any.
     """
     for before in earlier:
-        same, other = (_place(one) for one in (before, later))
-        if same != other or before.measured.stack == later.measured.stack:
+        if _place(before) != _place(later) or not changed(before.measured, later.measured):
             continue
         pairs = _pairs(before, later)
         if len(pairs):
@@ -112,18 +118,28 @@ def sign_accuracy(later: Compared, earlier: Iterable[Compared]) -> dict[str, Any
     return None
 
 
+def _other_stack(before: MeasuredSet, later: MeasuredSet) -> bool:
+    return before.variant == later.variant and before.stack != later.stack
+
+
+def _other_format(before: MeasuredSet, later: MeasuredSet) -> bool:
+    """Return whether two sets of one stack differ in the number format alone: other variants are other kernels."""
+    return before.stack == later.stack and before.variant != later.variant and {before.variant, later.variant} <= GEMM_FORMATS.keys()
+
+
 def _entry(measured: MeasuredSet, document: CalibrationDocument | None) -> tuple[FamilyCalibration | None, str]:
     if document is None:
         return None, "datasheet"
     own = document.find(measured.family.name, measured.variant, measured.stack)
-    if own is not None:
-        return own, "calibrated"
-    other = document.find(measured.family.name, measured.variant, None)
-    return (other, f"calibrated for {other.stack}") if other is not None else (None, "datasheet")
+    found = own or document.find(measured.family.name, measured.variant, None)
+    if found is None:
+        return None, "datasheet"
+    others = [document.hardware] * (document.hardware != measured.hardware) + [found.stack] * (own is None)
+    return found, " ".join(["calibrated", *(["for", *others] if others else [])])
 
 
-def _place(one: Compared) -> tuple[str, str, str, str]:
-    return one.kind, one.measured.hardware, one.measured.family.name, one.measured.variant
+def _place(one: Compared) -> tuple[str, str, str]:
+    return one.kind, one.measured.hardware, one.measured.family.name
 
 
 def _pairs(before: Compared, later: Compared) -> npt.NDArray[np.int64]:
