@@ -73,11 +73,13 @@ def compare(kind: str, measured: MeasuredSet, lookup: Lookup) -> Compared:
     """Return a measured set beside the prediction of the calibration that fits it best.
 
     Where `lookup` gives the calibration of another device, the datasheet rule carries it over: parameters are shares of a device's
-    rates, or times and cycles, so they are kept and the device is changed (H100 to H200: the same units on faster memory).
+    rates, or times and cycles, so they are kept and the device is changed (H100 to H200: the same units on faster memory). The
+    residual is not: it is about which kernels a library takes on that device.
     """
-    entry, source = _entry(measured, lookup(measured.hardware))
+    document = lookup(measured.hardware)
+    entry, source = _entry(measured, document)
     parameters = {p.name: p.start for p in measured.family.parameters} if entry is None else entry.parameters
-    residual = None if entry is None else entry.residual
+    residual = entry.residual if entry is not None and document is not None and document.hardware == measured.hardware else None
     predicted = predict(measured.family, measured.shapes, read_hardware(measured.hardware), parameters, residual)
     seen = fitted_mask(measured.group_key) if source == "calibrated" else np.zeros(len(predicted), dtype=bool)
     held_out = ~seen if (~seen).any() else np.ones(len(predicted), dtype=bool)
