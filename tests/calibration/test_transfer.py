@@ -43,9 +43,8 @@ def test_another_devices_calibration_is_named_and_nothing_counts_as_seen():
 
 def test_another_devices_residual_is_not_carried_over():
     entry, measured = made_up("h200-sxm")
-    bump = ResidualSpec(
-        features=FEATURES, mean=(0.0,) * WIDTH, scale=(100.0,) * WIDTH, length=1.0, centres=((0.0,) * WIDTH,), weights=(1.0,)
-    )
+    scale = (100.0,) * len(FEATURES)
+    bump = ResidualSpec(features=FEATURES, mean=ZEROS, scale=scale, length=1.0, centres=(ZEROS,), weights=(1.0,))
     entry = replace(entry, residual=bump)
     own, other = (CalibrationDocument(hardware=name, families=(entry,), split="rule") for name in ("h200-sxm", "h100-sxm"))
     assert compare("gemm", measured, lambda _: other).predicted_s == pytest.approx(measured.seconds)
