@@ -61,8 +61,7 @@ def _lines(rows: list[dict[str, Any]]) -> list[str]:
 def _line(row: dict[str, Any]) -> str:
     cells = [f"{row[name]:<{width}}" for name, width in _NAMES] + [f"{row['n']:>6}", f"{row['n_fitted']:>7}"]
     cells += [f"{'-':>7}" if row[name] is None else f"{row[name]:>6.1f}%" for _, name in _FIGURES]
-    sign = row.get("sign_accuracy")
-    if sign:
+    for sign in row.get("sign_accuracy", ()):
         cells.append(f" sign right {sign['right_ratio']:.0%} of {sign['n']} against {sign['against']}")
     if row["source"] != "calibrated":
         cells.append(f" ({row['source']})")

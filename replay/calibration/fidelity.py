@@ -16,9 +16,12 @@ from replay.calibration.whole import MeasuredWhole
 from replay.catalog.hardware import read_hardware, with_calibration
 from replay.errors import SpecError
 from replay.specs.calibration import CalibrationDocument, FamilyCalibration
+from replay.tiling.families.gemm_formats import GEMM_FORMATS
 from replay.tiling.terms import Array
 
 Lookup = Callable[[str], CalibrationDocument | None]
+_Measured = MeasuredSet | MeasuredWhole
+_Change = Callable[[_Measured, _Measured], bool]
 CLEAR_CHANGE_RATIO = 0.10
 """Measured changes beyond this count for the accuracy of the sign; smaller ones are near the repeat noise."""
 LEAST_RATIO = 0.03
@@ -36,7 +39,7 @@ class Compared:
     """[rows] which rows the calibration has not seen."""
     n_fitted: int
     source: str
-    """`calibrated` for this stack, `calibrated for <stack>` for another one, or `datasheet` (start values, no fit).
+    """`calibrated` for this device and stack, `calibrated for <device or stack>` for others, or `datasheet` (start values, no fit).
 
     Of wholes, the weakest source that most of the time needs.
     """
@@ -77,14 +80,19 @@ class Compared:
 def compare(kind: str, measured: MeasuredSet | MeasuredWhole, lookup: Lookup) -> Compared:
     """Return a measured set beside the prediction of the calibration that fits it best, a whole beside that of all calibrations.
 
+    Where `lookup` gives the calibration of another device, the datasheet rule carries it over: parameters are shares of a device's
+    rates, or times and cycles, so they are kept and the device is changed (H100 to H200: the same units on faster memory). The
+    residual is not: it is about which kernels a library takes on that device.
+
     Raises:
         SpecError: the times of a whole cannot be milliseconds.
     """
     if isinstance(measured, MeasuredWhole):
         return _compare_whole(kind, measured, lookup)
-    entry, source = _entry(measured, lookup(measured.hardware))
+    document = lookup(measured.hardware)
+    entry, source = _entry(measured, document)
     parameters = {p.name: p.start for p in measured.family.parameters} if entry is None else entry.parameters
-    residual = None if entry is None else entry.residual
+    residual = entry.residual if entry is not None and document is not None and document.hardware == measured.hardware else None
     predicted = predict(measured.family, measured.shapes, read_hardware(measured.hardware), parameters, residual)
     seen = fitted_mask(measured.group_key) if source == "calibrated" else np.zeros(len(predicted), dtype=bool)
     held_out = ~seen if (~seen).any() else np.ones(len(predicted), dtype=bool)
@@ -114,24 +122,22 @@ def _compare_whole(kind: str, whole: MeasuredWhole, lookup: Lookup) -> Compared:
 
 
 def report(compared: Sequence[Compared]) -> list[dict[str, Any]]:
-    """Return one row per set; a set that shares shapes with an earlier stack of its kind also says how often the sign is right."""
+    """Return one row per set; a set that shares shapes with earlier ones also says how often the signs of their changes are right."""
     rows = []
     for index, one in enumerate(compared):
-        row = one.to_document()
-        sign = sign_accuracy(one, compared[:index])
-        rows.append(row if sign is None else {**row, "sign_accuracy": sign})
+        signs = [sign for changed in (_other_stack, _other_format) if (sign := sign_accuracy(one, compared[:index], changed))]
+        rows.append({**one.to_document(), **({"sign_accuracy": signs} if signs else {})})
     return rows
 
 
-def sign_accuracy(later: Compared, earlier: Iterable[Compared]) -> dict[str, Any] | None:
-    """Return how often the predicted sign of a change is right, against the first comparable set with the same shapes.
+def sign_accuracy(later: Compared, earlier: Iterable[Compared], changed: _Change) -> dict[str, Any] | None:
+    """Return how often the predicted sign of a change is right, against the first set of which `changed` holds with the same shapes.
 
-    Comparable: same kind, device, family and variant, another stack. Pairs count where both rows are unseen by their
-    fits and the measured change exceeds CLEAR_CHANGE_RATIO; None without any.
+    Pairs are of one kind, device and family, and count where both rows are unseen by their fits and the measured change exceeds
+    CLEAR_CHANGE_RATIO; None without any.
     """
     for before in earlier:
-        same, other = (_place(one) for one in (before, later))
-        if same != other or before.measured.stack == later.measured.stack:
+        if _place(before) != _place(later) or not changed(before.measured, later.measured):
             continue
         pairs = _pairs(before, later)
         if len(pairs):
@@ -146,18 +152,28 @@ def sign_accuracy(later: Compared, earlier: Iterable[Compared]) -> dict[str, Any
     return None
 
 
+def _other_stack(before: _Measured, later: _Measured) -> bool:
+    return before.variant == later.variant and before.stack != later.stack
+
+
+def _other_format(before: _Measured, later: _Measured) -> bool:
+    """Return whether two sets of one stack differ in the number format alone: other variants are other kernels."""
+    return before.stack == later.stack and before.variant != later.variant and {before.variant, later.variant} <= GEMM_FORMATS.keys()
+
+
 def _entry(measured: MeasuredSet, document: CalibrationDocument | None) -> tuple[FamilyCalibration | None, str]:
     if document is None:
         return None, "datasheet"
     own = document.find(measured.family.name, measured.variant, measured.stack)
-    if own is not None:
-        return own, "calibrated"
-    other = document.find(measured.family.name, measured.variant, None)
-    return (other, f"calibrated for {other.stack}") if other is not None else (None, "datasheet")
+    found = own or document.find(measured.family.name, measured.variant, None)
+    if found is None:
+        return None, "datasheet"
+    others = [document.hardware] * (document.hardware != measured.hardware) + [found.stack] * (own is None)
+    return found, " ".join(["calibrated", *(["for", *others] if others else [])])
 
 
-def _place(one: Compared) -> tuple[str, str, str, str]:
-    return one.kind, one.measured.hardware, one.measured.family_name, one.measured.variant
+def _place(one: Compared) -> tuple[str, str, str]:
+    return one.kind, one.measured.hardware, one.measured.family_name
 
 
 def _pairs(before: Compared, later: Compared) -> npt.NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,8 +53,8 @@ def fit_family(
     `groups` [rows] numbers the shape groups (folds of the residual's cross-validation keep them whole); `fitted` [rows] says
     which rows may be seen. Errors are over the others, or over the fitted ones where there are no others.
     """
-    chosen = _sample(seconds, np.flatnonzero(fitted), seed)
-    parameters = fit_parameters(family, _take(shapes, chosen), seconds[chosen], device)
+    chosen = sample_rows(seconds, np.flatnonzero(fitted), FIT_ROWS, seed)
+    parameters = fit_parameters(family, take(shapes, chosen), seconds[chosen], device)
     physical = predict(family, shapes, device, parameters, None)
     logs = np.log(seconds / physical)
     residual = fit_residual(family, family.features(shapes)[fitted], logs[fitted], groups[fitted], seed=seed)
@@ -75,23 +76,29 @@ def predict(family: KernelFamily, shapes: Shapes, device: HardwareSpec, paramete
     return np.asarray(np.maximum(physical * factor, family.bound_s(shapes, device)))
 
 
-def fit_parameters(family: KernelFamily, shapes: Shapes, seconds: Array, device: HardwareSpec) -> dict[str, float]:
-    """Return the parameters that minimise the soft-L1 log error, then polished on the mean absolute log error."""
+def fit_parameters(
+    family: KernelFamily, shapes: Shapes, seconds: Array, device: HardwareSpec, *, kept: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Return the parameters that minimise the soft-L1 log error, then polished on the mean absolute log error.
+
+    Those in `kept` stay at the values there.
+    """
     from scipy.optimize import least_squares
 
-    definitions = family.parameters
+    fixed = dict(kept or {})
+    definitions = tuple(d for d in family.parameters if d.name not in fixed)
     lower, upper = (np.array([_encode(d, getattr(d, side)) for d in definitions]) for side in ("lower", "upper"))
     start = np.clip([_encode(d, d.start) for d in definitions], lower + 1e-9, upper - 1e-9)
 
     def errors(encoded: Array) -> Array:
-        found = family.seconds(shapes, device, _decode(definitions, encoded))
+        found = family.seconds(shapes, device, {**fixed, **_decode(definitions, encoded)})
         return np.asarray(np.log(found / seconds))
 
     point = start
     for scale in (SOFT_L1_SCALE, SOFT_L1_SCALE / 5):
         done = least_squares(errors, point, bounds=(lower, upper), loss="soft_l1", f_scale=scale, diff_step=1e-3, max_nfev=60)
         point = np.clip(done.x, lower + 1e-9, upper - 1e-9)
-    return _decode(definitions, point)
+    return {**fixed, **_decode(definitions, point)}
 
 
 def fit_residual(family: KernelFamily, features: Array, logs: Array, groups: npt.NDArray[np.int64], *, seed: int) -> Residual | None:
@@ -122,17 +129,18 @@ def error_figures(predicted: Array, measured: Array, n_fitted: int) -> ErrorFigu
     )
 
 
-def _take(shapes: Shapes, rows: npt.NDArray[np.int64]) -> Shapes:
+def take(shapes: Shapes, rows: npt.NDArray[np.int64]) -> Shapes:
+    """Return some rows of each column."""
     return {name: column[rows] for name, column in shapes.items()}
 
 
-def _sample(seconds: Array, candidates: npt.NDArray[np.int64], seed: int) -> npt.NDArray[np.int64]:
-    """Return up to FIT_ROWS of the candidate rows, evenly over deciles of the time."""
-    if len(candidates) <= FIT_ROWS:
+def sample_rows(seconds: Array, candidates: npt.NDArray[np.int64], count: int, seed: int) -> npt.NDArray[np.int64]:
+    """Return up to `count` of the candidate rows, evenly over deciles of the time."""
+    if len(candidates) <= count:
         return candidates
     order = candidates[np.argsort(seconds[candidates], kind="stable")]
     draw = stream(seed, "calibration/sample")
-    parts = [draw.choice(part, min(len(part), FIT_ROWS // 10), replace=False) for part in np.array_split(order, 10)]
+    parts = [draw.choice(part, min(len(part), count // 10), replace=False) for part in np.array_split(order, 10)]
     return np.sort(np.concatenate(parts))
 
 

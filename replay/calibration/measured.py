@@ -59,26 +59,6 @@ def _concatenated(parts: Sequence[MeasuredSet]) -> MeasuredSet:
     )
 
 
-def joined(sets: Iterable[MeasuredSet]) -> tuple[MeasuredSet, ...]:
-    """Return the sets with those of one device, family, stack and variant as one: a calibration is fitted on all files together."""
-    alike: dict[tuple[str, str, str, str], list[MeasuredSet]] = {}
-    for measured in sets:
-        alike.setdefault((measured.hardware, measured.family.name, measured.stack, measured.variant), []).append(measured)
-    return tuple(_concatenated(parts) for parts in alike.values())
-
-
-def _concatenated(parts: Sequence[MeasuredSet]) -> MeasuredSet:
-    if len(parts) == 1:
-        return parts[0]
-    return replace(
-        parts[0],
-        shapes={name: np.concatenate([part.shapes[name] for part in parts]) for name in parts[0].shapes},
-        seconds=np.concatenate([part.seconds for part in parts]),
-        group_key=tuple(np.concatenate(columns) for columns in zip(*(part.group_key for part in parts), strict=True)),
-        skipped=tuple(count for part in parts for count in part.skipped),
-    )
-
-
 class MeasurementKind(Protocol):
     """One kind of measurement file, recognised by its columns."""
 

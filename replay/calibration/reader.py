@@ -36,10 +36,10 @@ KINDS: tuple[MeasurementKind, ...] = (
     VECTOR_GEMM_KIND,
     DEEPBENCH_GEMM_KIND,
     CONVOLUTION_KIND,
-    GEMM_KIND,
     MODEL_LAYER_KIND,
     MODEL_FORWARD_KIND,
     SERVING_KIND,
+    GEMM_KIND,  # knows the fewest columns
 )
 """Every kind of measurement file that is read; a file is of the first that recognises its columns."""
 _WHAT = "a file of measured kernels, layers, passes or servers (CSV)"

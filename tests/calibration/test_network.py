@@ -56,7 +56,7 @@ def test_too_few_groups_to_leave_some_out_have_no_residual():
 
 
 def test_one_seed_gives_one_network(monkeypatch):
-    monkeypatch.setattr(network, "STOPS", (20,))
+    monkeypatch.setattr(network, "STEPS", 50)
     features = np.random.default_rng(4).normal(size=(60, len(NAMES)))
     first, second = (fit_network(NAMES, features, features[:, 0], np.arange(60) // 2, seed=0) for _ in range(2))
     assert first is not None
@@ -85,7 +85,7 @@ def test_a_network_survives_its_document_and_is_valid(learnt):
 
 @pytest.mark.parametrize(("count", "kind"), [(2, ResidualSpec), (MOST_BUMP_FEATURES + 1, NetworkResidualSpec)])
 def test_many_features_get_a_network_and_few_get_bumps(count, kind, monkeypatch):
-    monkeypatch.setattr(network, "STOPS", (20,))
+    monkeypatch.setattr(network, "STEPS", 50)
     features = np.random.default_rng(5).uniform(-2, 2, (60, count))
     family = SimpleNamespace(residual_features=tuple(f"x{index}" for index in range(count)))
     assert isinstance(fit_residual(family, features, 0.3 * np.tanh(features[:, 0]), np.arange(60) // 2, seed=0), kind)

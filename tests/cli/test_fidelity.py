@@ -114,4 +114,21 @@ def test_the_sign_of_a_change_is_judged_between_stacks_of_one_family_only(empty)
     assert result.exit_code == 0, result.stderr
     first, second = json.loads(result.stdout)
     assert "sign_accuracy" not in first
-    assert second["sign_accuracy"]["n"] == 9
+    assert [(sign["against"], sign["n"]) for sign in second["sign_accuracy"]] == [("old_1.0 bf16-flashinfer", 9)]
+
+
+def test_the_sign_of_a_change_of_format_is_judged_within_a_stack(empty):
+    # Large products gain by fp8 and small ones lose by the kernel that narrows; the last one changes by less than a tenth.
+    sizes = {"1024,8192,8192": (0.2, 0.11), "2048,8192,8192": (0.4, 0.21), "1,512,512": (0.002, 0.006), "2,512,512": (0.00200, 0.00201)}
+    for form, index in (("bf16", 0), ("fp8", 1)):
+        rows = [f"{size},{times[index]},{times[index]}" for size, times in sizes.items()]
+        empty.write(f"gemm_h200_{form}.csv", "\n".join(["m,n,k,ms_a_1.0,ms_b_1.0", *rows]) + "\n")
+    files = ("--measurements", "gemm_h200_bf16.csv", "--measurements", "gemm_h200_fp8.csv")
+    result = empty.replay("fidelity", *files, "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    rows = {(row["stack"], row["variant"]): row for row in json.loads(result.stdout)}
+    found = {key: [(sign["against"], sign["n"], sign["right_ratio"]) for sign in row.get("sign_accuracy", ())] for key, row in rows.items()}
+    assert found[("a_1.0", "fp8")] == [("a_1.0 bf16", 3, 1.0)]
+    assert found[("b_1.0", "fp8")] == [("b_1.0 bf16", 3, 1.0)]
+    assert found[("b_1.0", "bf16")] == []
+    assert "sign right 100% of 3 against b_1.0 bf16" in empty.replay("fidelity", *files).stdout
