@@ -5,6 +5,7 @@ Each test is named after what happened; the reports are named in its docstring. 
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from replay.catalog.hardware import read_hardware
@@ -145,3 +146,48 @@ def test_a_fusion_that_stops_matching_adds_kernels_and_their_traffic():
     # The control: what fits the on-chip cache costs launches only.
     small = [Sheet(decode(8), *lines) for lines in ((), apart)]
     assert moved(small[1], "memory_s") - moved(small[0], "memory_s") < 0.005 * small[0].time_s()
+
+
+def _conv_costs(quantised: bool, *, fuse: bool):
+    """Costs on one image of eight convolutions in 16 bit, or with quantise and dequantise nodes around each."""
+    onnx = pytest.importorskip("onnx")
+    from replay.tiling.family_pricer import FamilyPricer
+    from replay.tiling.graph_costs import graph_costs
+    from replay.tiling.library import KernelLibrary
+    from tests.onnx_models import Net, lower
+
+    half, narrow = onnx.TensorProto.FLOAT16, onnx.TensorProto.INT8
+    net = Net(opset=21, element=half)
+    value = net.input("x", ["n", 64, 56, 56])
+    scale, zero = net.weight(), net.constant(0, np.int8)
+
+    def stored(tensor: str) -> str:
+        return net.add("DequantizeLinear", net.add("QuantizeLinear", tensor, scale, zero), scale, zero) if quantised else tensor
+
+    for _ in range(8):
+        weights = net.weight(64, 64, 3, 3, element=narrow if quantised else half)
+        weights = net.add("DequantizeLinear", weights, scale, zero) if quantised else weights
+        value = net.add("Relu", net.add("Conv", stored(value), weights, pads=[1] * 4))
+    device = read_hardware("a100-sxm-80gb")
+    return graph_costs(lower(net.model(value), fuse=fuse), FamilyPricer(library=KernelLibrary(device=device)), (1, 32)).to_pylist()
+
+
+def test_an_int8_graph_whose_quantise_nodes_stay_apart_is_slower_than_sixteen_bit():
+    """NVIDIA/TensorRT 3197: convolutions still take and give floats, and a quantise and a dequantise node stand before each."""
+    plain, apart, fused = _conv_costs(False, fuse=True), _conv_costs(True, fuse=False), _conv_costs(True, fuse=True)
+
+    def time_s(costs, batch):
+        return sum(row["time_s"] for row in costs if row["batch_count"] == batch)
+
+    transforms = [row for row in apart if row["op_type"] in ("QuantizeLinear", "DequantizeLinear") and row["batch_count"] == 32]
+    assert len(transforms) == 16
+    convolutions = [row for row in apart if row["op_type"] == "Conv" and row["batch_count"] == 32]
+    assert {row["activations_format"] for row in convolutions} == {"fp16"}
+    assert sum(row["bytes"] for row in transforms) > sum(row["bytes"] for row in convolutions)
+    for batch in (1, 32):
+        assert time_s(apart, batch) > 1.1 * time_s(plain, batch)
+    assert sum(row["time_s"] for row in transforms) > 0.2 * time_s(apart, 32)
+    # The control: nodes that fuse leave one at each end, and the products run in 8 bits.
+    kept = [row for row in fused if row["op_type"] in ("QuantizeLinear", "DequantizeLinear") and row["batch_count"] == 32]
+    assert len(kept) <= 2
+    assert time_s(fused, 32) < time_s(plain, 32)
