@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from replay.lowering.kernel_plan import Kernel
@@ -10,6 +12,10 @@ from replay.tiling.families.serving_streams import serving_stream, stream_rows
 from replay.tiling.library import Cost, KernelLibrary, in_order
 from replay.tiling.terms import Array
 
+EAGER_STACK = "pytorch"
+FLOOR = "floor_s"
+"""Floor of a stream. Eager timings are never shorter than the host's launch (10 to 50 us), which a served step pays apart: there the
+family's start value stands in."""
 COLLECTIVE_FAMILIES = ("ring_collective", "peer_all_reduce")
 
 
@@ -24,7 +30,11 @@ def price_stream(kernel: Kernel, rows: Array, library: KernelLibrary, stack: str
     there = ((stand_in, library.find(stand_in.family.name, (stand_in.variant,), stack)) for stand_in in stand_ins)
     stand_in, found = next((pair for pair in there if pair[1] is not None), (stand_ins[0], None))
     shapes = stream_rows(stand_in, kernel.elementwise, rows.astype(int))
-    return library.model(stand_in.family, found, exact=stand_in == stand_ins[0]).cost(shapes, library.device)
+    model = library.model(stand_in.family, found, exact=stand_in == stand_ins[0])
+    if found is not None and found.fit.stack == EAGER_STACK:
+        floor_s = next(definition.start for definition in stand_in.family.parameters if definition.name == FLOOR)
+        model = replace(model, parameters={**model.parameters, FLOOR: min(floor_s, model.parameters[FLOOR])})
+    return model.cost(shapes, library.device)
 
 
 def price_collective(kernel: Kernel, rows: Array, one_shot_max_bytes: int, library: KernelLibrary, stack: str) -> Cost:
