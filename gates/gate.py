@@ -21,7 +21,7 @@ from gates.statement import InputRecord
 from gates.sustained import sustained_figures
 from gates.verdict import CellVerdict, Verdict, cell_verdict, combine, decide_cell
 from replay.errors import EvidenceError
-from replay.pipeline import Replayer
+from replay.pipeline import Replayer, TableCache
 
 if TYPE_CHECKING:
     from replay.assembly.run import Run
@@ -51,8 +51,8 @@ class GateResult:
     inputs: tuple[InputRecord, ...]
 
 
-def gate(request: GateRequest, progress: Progress) -> GateResult:
-    """Return the verdict on `request.candidate` against `request.baseline`.
+def gate(request: GateRequest, progress: Progress, *, cache: TableCache | None = None) -> GateResult:
+    """Return the verdict on `request.candidate` against `request.baseline`; a cache changes nothing but the time that takes.
 
     The baselines are replayed first, and the plan is made and digested from them; only then is the candidate replayed.
 
@@ -60,7 +60,9 @@ def gate(request: GateRequest, progress: Progress) -> GateResult:
         SpecError: a mapping cannot be lowered for the model, or the policy cannot be met by any data.
         TraceError: a trace has no arrival times.
     """
-    replayers = [Replayer(trace=cell.trace, model=cell.model, hardware=cell.hardware, seed=request.seed) for cell in request.cells]
+    replayers = [
+        Replayer(trace=cell.trace, model=cell.model, hardware=cell.hardware, seed=request.seed, cache=cache) for cell in request.cells
+    ]
     with ThreadPoolExecutor(max_workers=request.jobs) as pool:
         progress(f"replaying the baseline {request.baseline.label} on {len(replayers)} trace and accelerator pairs")
         baselines = list(pool.map(lambda replayer: replayer.run(request.baseline.mapping), replayers))

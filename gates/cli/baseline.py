@@ -20,14 +20,22 @@ from gates.cli.inputs import (
 )
 from gates.cli.progress import note
 from gates.cli.run import run_manifest
+from gates.cli.table_cache import cache_option, user_cache
 
 
 @click.command("baseline")
 @click.option("--mapping", metavar="FILE", help="Mapping file (default: the project's).")
 @work_options
+@cache_option
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Bundle to write (.json).")
 def command(
-    mapping: str | None, traces: tuple[str, ...], model: str | None, hardware: tuple[str, ...], seed: int | None, out: Path
+    mapping: str | None,
+    traces: tuple[str, ...],
+    model: str | None,
+    hardware: tuple[str, ...],
+    seed: int | None,
+    no_cache: bool,
+    out: Path,
 ) -> None:
     """Write a baseline bundle: mapping, model, hardware, each trace's digest and place, and the replayed figures.
 
@@ -44,10 +52,11 @@ def command(
     check_file_place(out)
     devices = load_hardware(hardware, project)
     bundle: dict[str, Any] = {}
+    cache = user_cache(no_cache)
     for trace, path in load_traces(traces, project):
         for device in devices:
             note(f"replaying {arm.label} on {trace.name}, {device.name}")
-            replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed(seed, project))
+            replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed(seed, project), cache=cache)
             manifest = run_manifest(arm, replayer, locator(path, folder))
             cell = {**manifest["cells"][0], "summary": summary(replayer.run(arm.mapping))}
             bundle = bundle or {"schema_version": "1", **manifest, "cells": []}

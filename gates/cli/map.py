@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gates.cli.inputs import chosen_mapping, chosen_model, current_project, load_hardware
+from gates.cli.table_cache import cache_option, user_cache
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,8 +25,11 @@ _TEXT_COLUMNS = (
 @click.option("--sequences", type=click.IntRange(min=1), default=32, show_default=True, help="Sequences of the decode step shown.")
 @click.option("--context", type=click.IntRange(min=1), default=1024, show_default=True, help="Their context length in tokens.")
 @click.option("--prompt", type=click.IntRange(min=1), default=1024, show_default=True, help="Prompt tokens of the prefill step shown.")
+@cache_option
 @click.option("--format", "form", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True)
-def command(mapping: str | None, model: str | None, hardware: str | None, sequences: int, context: int, prompt: int, form: str) -> None:
+def command(
+    mapping: str | None, model: str | None, hardware: str | None, sequences: int, context: int, prompt: int, no_cache: bool, form: str
+) -> None:
     """Print which kernel runs each operator: tile, fusion group, formats, bytes, FLOPs, time split and what bounds it.
 
     Two steps are shown: a decode step of --sequences sequences at --context tokens, and the prefill of one --prompt. Their
@@ -38,7 +42,7 @@ def command(mapping: str | None, model: str | None, hardware: str | None, sequen
     arm = chosen_mapping(mapping, project)
     spec = chosen_model(model, arm, project)
     device = load_hardware([hardware] if hardware else [], project)[0]
-    compiled = compile_mapping(spec, device, arm.mapping)
+    compiled = compile_mapping(spec, device, arm.mapping, cache=user_cache(no_cache))
     limits = compiled.table.limits
     steps = (
         StepShape(name="decode", decode_sequences=min(sequences, limits.max_running, limits.max_batched_tokens), context_tokens=context),

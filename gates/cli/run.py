@@ -21,6 +21,7 @@ from gates.cli.inputs import (
     work_options,
 )
 from gates.cli.progress import note
+from gates.cli.table_cache import cache_option, user_cache
 from replay.errors import SpecError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 @click.command("run")
 @click.option("--mapping", metavar="FILE", help="Mapping file (default: the project's).")
 @work_options
+@cache_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for the run directories (default: the project's).")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def command(
@@ -40,6 +42,7 @@ def command(
     model: str | None,
     hardware: tuple[str, ...],
     seed: int | None,
+    no_cache: bool,
     out: Path | None,
     form: str,
 ) -> None:
@@ -58,9 +61,10 @@ def command(
     for folder in folders:
         check_place(folder)
     summaries = []
+    cache = user_cache(no_cache)
     for folder, (trace, path, device) in zip(folders, pairs, strict=True):
         note(f"replaying {arm.label} on {trace.name}, {device.name}")
-        replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed(seed, project))
+        replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed(seed, project), cache=cache)
         done = replayer.run(arm.mapping)
         summaries.append(write_run(done, folder, run_manifest(arm, replayer, locator(path, project_folder(project)))))
         if form == "text":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from replay.provenance import canonical_json, digest_document
@@ -39,7 +40,7 @@ class KernelFit:
     fit: FamilyCalibration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: the digest of many calibrations is worked out once
 class HardwareSpec:
     """One accelerator: peaks, memory, units, link; `sources` names where each figure comes from."""
 
@@ -73,7 +74,7 @@ class HardwareSpec:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form that is digested and embedded in bundles."""
-        document: dict[str, Any] = json.loads(canonical_json(asdict(self)))
+        document: dict[str, Any] = json.loads(canonical_json(self))
         return document
 
     @classmethod
@@ -86,7 +87,7 @@ class HardwareSpec:
         )
         return cls(**fields)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Digest of every figure."""
-        return digest_document(self.to_document())
+        return digest_document(self)

@@ -54,8 +54,8 @@ class MappingSpec:
     """The accelerator that values are asked for (see `on`); settings scoped to a chip apply only once it is named."""
 
     def on(self, chip: str) -> MappingSpec:
-        """Return this mapping as it applies to one accelerator: every value asked of it is that chip's."""
-        return replace(self, chip=chip)
+        """Return this mapping as it holds on one accelerator: every value asked of it is that chip's, settings of others are gone."""
+        return replace(self, chip=chip, settings=tuple(setting for setting in self.settings if setting.scope.chip in (None, chip)))
 
     def value(self, name: str, *, layer: str | None = None, phase: str | None = None, rows: int | None = None) -> Value:
         """Return a knob's value at a place: that of the narrowest setting that covers it, else the default."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,11 @@ class Product:
     memory_s: Array
     dram_bytes: Array
 
+    def take(self, rows: npt.NDArray[np.int64]) -> Product:
+        """Return some of the products."""
+        names = ("rows", "columns", "depth", "memory_s", "dram_bytes")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fastest:
@@ -69,6 +74,10 @@ class _Tiles:
     store_s: Array
     latency_s: Array
 
+    def take(self, rows: npt.NDArray[np.int64]) -> _Tiles:
+        """Return the terms of some products."""
+        return replace(self, **{name: getattr(self, name)[:, rows] for name in ("grid", "work_cubed", "store_s")})
+
 
 def fastest(
     product: Product, tiles: tuple[Tile, ...], device: HardwareSpec, parameters: Parameters, *, split: int | None, vector: bool
@@ -76,31 +85,44 @@ def fastest(
     """Return the fastest of `tiles` and splits (None: all), and of the kernel for one row where there is one (`vector`)."""
     count = len(product.rows)
     table = _tiles(product, tiles, device, parameters)
-    every = np.arange(count)
     time_s, index = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
     parts, execute_s, combine_s, waves = np.ones(count), np.full(count, np.inf), np.zeros(count), np.ones(count)
+    most = most_split(product.depth, product.step_elements)
     for asked in SPLITS if split is None else (split,):
-        if asked > 1 and split is None and not (product.depth >= asked).any():
+        chosen = asked > 1 and split is None
+        rows = np.flatnonzero(_may_split(table, asked, most, device)) if chosen else np.arange(count)
+        if not len(rows):
             break
-        taken = np.minimum(float(asked), most_split(product.depth, product.step_elements)) if asked > 1 else np.ones(count)
-        candidate_s, candidate_waves = _execute(table, taken, product, device, parameters)
-        if split is None and asked > 1:
-            crowded = table.grid * asked > MOST_SPLIT_TILES_PER_UNIT * device.units_count
-            candidate_s = np.where(crowded | (taken < asked), np.inf, candidate_s)
-        best = np.argmin(candidate_s, axis=0)
-        chosen_s = candidate_s[best, every]
+        some, places = (product.take(rows), table.take(rows)) if chosen else (product, table)
+        taken = np.minimum(float(asked), most[rows]) if asked > 1 else np.ones(count)
+        best, found_s, found_waves = _best_tile(places, taken, some, device, parameters, crowded=not chosen)
         if vector and asked == 1:
-            row_s = _one_row(product, device, parameters)
-            chosen_s, best = np.minimum(chosen_s, row_s), np.where(row_s < chosen_s, -1, best)
-        added_s = _combine_s(product, taken, device, parameters)
-        floor = np.full(count, parameters["floor_s"])
-        total_s = combine(chosen_s, product.memory_s, floor, added_s, parameters["overlap_exponent"])
-        better = total_s < time_s
-        time_s = np.where(better, total_s, time_s)
-        index, parts = np.where(better, best, index), np.where(better, taken, parts)
-        execute_s, combine_s = np.where(better, chosen_s, execute_s), np.where(better, added_s, combine_s)
-        waves = np.where(better, candidate_waves[best, every], waves)
+            row_s = _one_row(some, device, parameters)
+            found_s, best = np.minimum(found_s, row_s), np.where(row_s < found_s, -1, best)
+        added_s = _combine_s(some, taken, device, parameters)
+        floor = np.full(len(rows), parameters["floor_s"])
+        total_s = combine(found_s, some.memory_s, floor, added_s, parameters["overlap_exponent"])
+        better = total_s < time_s[rows]
+        won = rows[better]
+        time_s[won], index[won], parts[won] = total_s[better], best[better], taken[better]
+        execute_s[won], combine_s[won], waves[won] = found_s[better], added_s[better], found_waves[better]
     return _placed(product, tiles, index, parts, execute_s, combine_s, waves)
+
+
+def _may_split(table: _Tiles, split: int, most: Array, device: HardwareSpec) -> npt.NDArray[np.bool_]:
+    """Return which products a library may split so with some tile [rows]: large ones fill the units without it."""
+    return np.asarray((table.grid.min(axis=0) * split <= MOST_SPLIT_TILES_PER_UNIT * device.units_count) & (most >= split))
+
+
+def _best_tile(
+    table: _Tiles, split: Array, product: Product, device: HardwareSpec, parameters: Parameters, *, crowded: bool
+) -> tuple[npt.NDArray[np.int64], Array, Array]:
+    """Return index, execution time and waves of the fastest tile at a split, each [rows]; with `crowded`, of any number of tiles."""
+    seconds, waves = _execute(table, split, product, device, parameters)
+    if not crowded:
+        seconds = np.where(table.grid * split > MOST_SPLIT_TILES_PER_UNIT * device.units_count, np.inf, seconds)
+    best, every = np.argmin(seconds, axis=0), np.arange(len(split))
+    return best, seconds[best, every], waves[best, every]
 
 
 def _tiles(product: Product, tiles: tuple[Tile, ...], device: HardwareSpec, parameters: Parameters) -> _Tiles:
