@@ -78,13 +78,21 @@ def run(trace: Trace, model: ModelSpec, hardware: HardwareSpec, mapping: Mapping
 
 def trusted_source(replayer: Replayer, mapping: MappingSpec) -> Source:
     """Return the weakest source that is needed to cost TRUSTED_TIME_RATIO of the device time of a mapping's run."""
-    table, steps = replayer.table(mapping), replayer.run(mapping).steps
-    seconds = dict.fromkeys(SOURCES, 0.0)
-    for kernel, source in zip(price_kernels(table, steps), table.kernels["source"].to_pylist(), strict=True):
-        seconds[source] += float((kernel.weight * kernel.time_s)[kernel.row].sum())
+    seconds = source_seconds(replayer, mapping)
     needed_s = TRUSTED_TIME_RATIO * sum(seconds.values())
     covered = list(accumulate(seconds.values()))
     return next(source for source, covered_s in zip(SOURCES, covered, strict=True) if covered_s >= needed_s)
+
+
+def source_seconds(replayer: Replayer, mapping: MappingSpec) -> dict[Source, float]:
+    """Return the device time of a mapping's run by what its costs rest on, the most trusted first."""
+    table, steps = replayer.table(mapping), replayer.run(mapping).steps
+    seconds = dict.fromkeys(SOURCES, 0.0)
+    for kernel, source in zip(price_kernels(table, steps), table.kernels["source"].to_pylist(), strict=True):
+        time_s = kernel.weight * kernel.time_s
+        seconds["measured"] += float((time_s * kernel.measured_ratio)[kernel.row].sum())
+        seconds[source] += float((time_s * (1.0 - kernel.measured_ratio))[kernel.row].sum())
+    return seconds
 
 
 class Replayer:

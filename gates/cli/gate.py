@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gates.cli.gate_request import GateOptions, build_request, with_cells
-from gates.cli.inputs import chosen_out, current_project, project_folder, work_options
+from gates.cli.inputs import chosen_out, current_project, measurements_option, project_folder, work_options
 from gates.cli.outcome import FORMATS, clear_outcome, render, write_outcome
 from gates.cli.progress import note
 from gates.cli.table_cache import cache_option, user_cache
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--baseline", metavar="B", help="Mapping file, git:REF, baseline bundle or run directory (default: the project's).")
 @click.option("--candidate", metavar="C", help="The same for the candidate (default: the project's mapping).")
 @work_options
+@measurements_option
 @cache_option
 @click.option("--policy", metavar="FILE", help="Claims and margins (default: the project's, else the shipped policy).")
 @click.option("--owners", metavar="FILE", help="Owners of knobs, layer types and stages (default: the project's, else CODEOWNERS).")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gates.cli.inputs import chosen_mapping, chosen_model, current_project, load_hardware
+from gates.cli.inputs import chosen_mapping, chosen_model, current_project, load_hardware, measurements_option, say_unused
 from gates.cli.table_cache import cache_option, user_cache
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _TEXT_COLUMNS = (
     ("kernel", 24), ("tile", 12), ("split", 5), ("formats", 10), ("flops", 12), ("bytes", 10), ("compute", 9), ("memory", 9),
     ("launch", 9), ("sync", 9), ("time", 9), ("share", 6), ("bound by", 16),
+    ("source", 10),
 )  # fmt: skip
 
 
@@ -25,10 +27,19 @@ _TEXT_COLUMNS = (
 @click.option("--sequences", type=click.IntRange(min=1), default=32, show_default=True, help="Sequences of the decode step shown.")
 @click.option("--context", type=click.IntRange(min=1), default=1024, show_default=True, help="Their context length in tokens.")
 @click.option("--prompt", type=click.IntRange(min=1), default=1024, show_default=True, help="Prompt tokens of the prefill step shown.")
+@measurements_option
 @cache_option
 @click.option("--format", "form", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True)
 def command(
-    mapping: str | None, model: str | None, hardware: str | None, sequences: int, context: int, prompt: int, no_cache: bool, form: str
+    mapping: str | None,
+    model: str | None,
+    hardware: str | None,
+    sequences: int,
+    context: int,
+    prompt: int,
+    measurements: tuple[Path, ...],
+    no_cache: bool,
+    form: str,
 ) -> None:
     """Print which kernel runs each operator: tile, fusion group, formats, bytes, FLOPs, time split and what bounds it.
 
@@ -41,8 +52,9 @@ def command(
     project = current_project()
     arm = chosen_mapping(mapping, project)
     spec = chosen_model(model, arm, project)
-    device = load_hardware([hardware] if hardware else [], project)[0]
+    device = load_hardware([hardware] if hardware else [], project, measurements)[0]
     compiled = compile_mapping(spec, device, arm.mapping, cache=user_cache(no_cache))
+    say_unused(device, compiled.table)
     limits = compiled.table.limits
     steps = (
         StepShape(name="decode", decode_sequences=min(sequences, limits.max_running, limits.max_batched_tokens), context_tokens=context),
@@ -94,6 +106,6 @@ def _text_row(row: dict[str, Any]) -> str:
     flops = format_si(row["flops"], "FLOP") if row["flops"] else "-"
     cells = [
         row["kernel"], row["tile"] or "-", row["split"] or "-", formats or "-", flops, format_bytes(row["bytes"]), *times,
-        f"{row['share_ratio']:.1%}", row["bottleneck_class"],
+        f"{row['share_ratio']:.1%}", row["bottleneck_class"], row["source"],
     ]  # fmt: skip
     return " ".join(f"{cell:<{width}}" for cell, (_, width) in zip(cells, _TEXT_COLUMNS, strict=True)).rstrip()

@@ -10,6 +10,7 @@ from typing import Any
 
 from replay import documents
 from replay.catalog.calibration import read_calibration, shipped_calibration
+from replay.catalog.measurements import recorded_measurements
 from replay.documents import Document
 from replay.errors import SpecError, nearest
 from replay.names import NAME_RULE, is_safe_name
@@ -121,6 +122,7 @@ def hardware_from_document(document: Document, where: str) -> HardwareSpec:
     """
     values, sources = dict(document), document.get("sources")
     kernels = _recorded_kernels(values.pop("kernels", None), f"{where}: hardware")
+    measured = recorded_measurements(values.pop("measured", []), f"{where}: hardware")
     if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
         raise SpecError(f"{where}: hardware", f"sources is {sources!r}"[:80], "the source of each figure", "make it again")
     values.pop("sources")
@@ -131,7 +133,7 @@ def hardware_from_document(document: Document, where: str) -> HardwareSpec:
     written["sources"] = {"recorded": "figures recorded with a replay"}
     documents.check({**written, "kernels_like": []}, "hardware.v1", f"{where}: hardware")
     _check_name(document["name"], f"{where}: hardware")
-    return HardwareSpec.from_document({**_values(written), "sources": sources, "kernels": kernels})
+    return HardwareSpec.from_document({**_values(written), "sources": sources, "kernels": kernels, "measured": measured})
 
 
 def _recorded_kernels(kernels: object, where: str) -> list[Document]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from replay.provenance import canonical_json, digest_document
 from replay.specs.calibration import FamilyCalibration
+from replay.specs.measured import MeasuredKernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,8 @@ class HardwareSpec:
     sources: dict[str, str]
     kernels: tuple[KernelFit, ...] = ()
     """Calibrated kernel families: the device's own, then those of devices like it for what it has none of."""
+    measured: tuple[MeasuredKernels, ...] = ()
+    """Timings of a user's own, which take precedence over the model inside their hull."""
 
     @property
     def reference_flops_per_s(self) -> float:
@@ -85,6 +88,7 @@ class HardwareSpec:
         fields["kernels"] = tuple(
             KernelFit(**{**entry, "fit": FamilyCalibration.from_document(entry["fit"])}) for entry in fields.get("kernels", ())
         )
+        fields["measured"] = tuple(MeasuredKernels(**entry) for entry in fields.get("measured", ()))
         return cls(**fields)
 
     @cached_property

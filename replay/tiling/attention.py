@@ -17,7 +17,7 @@ from replay.tiling.families.decode_attention import SPLITS, DecodeAttention, dec
 from replay.tiling.families.decode_paths import PATHS, decode_paths
 from replay.tiling.families.family import Shapes
 from replay.tiling.families.prefill_attention import FULL_WINDOW, PrefillAttention, prefill_path, prefill_shapes
-from replay.tiling.library import UNCALIBRATED_ERROR_RATIO, Cost, KernelLibrary, KernelModel, in_order
+from replay.tiling.library import UNCALIBRATED_ERROR_RATIO, Cost, KernelLibrary, KernelModel, Timed, in_order
 from replay.tiling.terms import Array
 
 SCORE_BYTES = 2.0 * (4 + 2)
@@ -40,9 +40,10 @@ class AttentionPricer:
         path = prefill_path(self.stack, self._cache, self.library.device)
         variants = self._variants(path.name)
         found = self.library.find("prefill_attention", variants, self.stack)
+        timed = self._timed(PrefillAttention(path=path), variants[0])
         if self.bin_.tile is not None:
             path = replace(path, tile_rows=float(self.bin_.tile[0]), block_keys=float(self.bin_.tile[1]))
-        model = self.library.model(PrefillAttention(path=path), found, wanted=variants[0])
+        model = self.library.model(PrefillAttention(path=path), found, wanted=variants[0], timed=timed)
         sequences, prompt, prefix = equal_prompts(tokens, keys, self.window)
         lengths = {"sequences": sequences, "prompt_tokens": prompt, "prefix_tokens": prefix}
         return self._priced(model, prefill_shapes({**lengths, **self._sizes}), tokens * keys)
@@ -85,12 +86,17 @@ class AttentionPricer:
         """Return the model of a decode kernel, and the keys of its smallest block."""
         variants = self._variants(name)
         found = self.library.find("decode_attention", variants, self.stack)
-        path = PATHS[name]
-        if self.bin_.tile is not None:
-            path = replace(path, block_keys=(self.bin_.tile[1],) * 3)
         kv_bytes = FORMAT_BYTES[self.kernel.kv_format]
-        family = DecodeAttention(path=path, kv_bytes=kv_bytes, planned_units=self.library.units_count(found))
-        return self.library.model(family, found, wanted=variants[0]), min(path.block_keys)
+        family = DecodeAttention(path=PATHS[name], kv_bytes=kv_bytes, planned_units=self.library.units_count(found))
+        timed = self._timed(family, variants[0])
+        if self.bin_.tile is not None:
+            family = replace(family, path=replace(family.path, block_keys=(self.bin_.tile[1],) * 3))
+        return self.library.model(family, found, wanted=variants[0], timed=timed), min(family.path.block_keys)
+
+    def _timed(self, family: DecodeAttention | PrefillAttention, variant: str) -> Timed | None:
+        """Return the timings of a kernel, which took the tiles and splits that are its own."""
+        own = self.bin_.tile is None and self.bin_.split is None
+        return Timed.of(self.library.timings(family.name, (variant,), self.stack), family=family, exact=own)
 
     def _priced(self, model: KernelModel, shapes: Shapes, pairs: Array) -> Cost:
         """Return the cost of the kernel, or of three that pass scores and probabilities through memory: `pairs` of them a head [rows]."""
@@ -105,7 +111,7 @@ class AttentionPricer:
             launch_s=cost.terms.launch_s + (UNFUSED_KERNELS - 1) * model.parameters["floor_s"],
             bytes=cost.terms.bytes + moved,
         )
-        return replace(cost, terms=terms, source="datasheet", error_ratio=UNCALIBRATED_ERROR_RATIO)  # none is timed
+        return replace(cost.unmeasured(terms), source="datasheet", error_ratio=UNCALIBRATED_ERROR_RATIO)  # none is timed
 
     @property
     def _sizes(self) -> dict[str, Array]:

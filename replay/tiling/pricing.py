@@ -34,7 +34,7 @@ class Pricer:
         if not weights_on_host(kernel, self.mapping):
             return choice
         terms = choice.cost.terms.with_memory(kernel.weights_bytes / self.library.device.host_link_bytes_per_s)
-        return replace(choice, cost=replace(choice.cost, terms=terms))
+        return replace(choice, cost=choice.cost.unmeasured(terms))
 
     def movement(self, kernel: Kernel, rows: Array) -> Cost:
         """Return the cost of a stream or a collective for each row count [rows], at least 1."""

@@ -8,6 +8,7 @@ import pytest
 from replay.catalog.hardware import read_hardware
 from replay.pipeline import compile_mapping
 from replay.specs.mapping import parse_mapping
+from replay.specs.measured import MeasuredKernels
 from replay.tiling.table_bytes import TABLES, pack, unpack
 from tests.models import LLAMA_8B, MIXTRAL, mapping
 
@@ -62,18 +63,29 @@ def test_no_other_model_hardware_mapping_or_edition_ever_hits():
     refitted = replace(
         A100, kernels=(replace(first, fit=replace(first.fit, parameters={**first.fit.parameters, "more": 1.0})), *A100.kernels[1:])
     )
+    measured = MeasuredKernels(
+        family="convolution",
+        variant="bf16",
+        stack="",
+        table="seconds\n1\n",
+        name="m.csv",
+        digest="sha256:0",
+        rows_count=1,
+        set_aside_count=0,
+    )
     for model, device, other in (
         (replace(LLAMA_8B, hidden_size=2048), A100, spec),
         (LLAMA_8B, H100, spec),
         (LLAMA_8B, replace(A100, clock_hz=A100.clock_hz + 1), spec),
         (LLAMA_8B, refitted, spec),
+        (LLAMA_8B, replace(A100, measured=(measured,)), spec),
         (LLAMA_8B, A100, mapping(*SMALL, "[kv]", "block_tokens = 32")),
     ):
         compile_mapping(model, device, other, cache=memory)
     newer = Memory("2")
     newer.kept = dict(memory.kept)
     compile_mapping(LLAMA_8B, A100, spec, cache=newer)
-    assert (memory.hits, newer.hits, len(newer.kept)) == (0, 0, 7)
+    assert (memory.hits, newer.hits, len(newer.kept)) == (0, 0, 8)
 
 
 def test_a_setting_of_another_chip_and_the_name_of_a_mapping_do_not_count():
