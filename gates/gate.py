@@ -15,13 +15,13 @@ from gates.checks import Evidence, run_checks
 from gates.finding import Finding
 from gates.judge import judge, unmeasured
 from gates.plan import CellSpec, Plan, PlannedCell, cell_of, make_plan
-from gates.records import foreign_records
+from gates.records import foreign_records, unused_measurements
 from gates.request import Arm, Cell, GateRequest, RecordedCell
 from gates.statement import InputRecord
 from gates.sustained import sustained_figures
 from gates.verdict import CellVerdict, Verdict, cell_verdict, combine, decide_cell
 from replay.errors import EvidenceError
-from replay.pipeline import Replayer
+from replay.pipeline import Replayer, TableCache
 
 if TYPE_CHECKING:
     from replay.assembly.run import Run
@@ -51,8 +51,8 @@ class GateResult:
     inputs: tuple[InputRecord, ...]
 
 
-def gate(request: GateRequest, progress: Progress) -> GateResult:
-    """Return the verdict on `request.candidate` against `request.baseline`.
+def gate(request: GateRequest, progress: Progress, *, cache: TableCache | None = None) -> GateResult:
+    """Return the verdict on `request.candidate` against `request.baseline`; a cache changes nothing but the time that takes.
 
     The baselines are replayed first, and the plan is made and digested from them; only then is the candidate replayed.
 
@@ -60,7 +60,9 @@ def gate(request: GateRequest, progress: Progress) -> GateResult:
         SpecError: a mapping cannot be lowered for the model, or the policy cannot be met by any data.
         TraceError: a trace has no arrival times.
     """
-    replayers = [Replayer(trace=cell.trace, model=cell.model, hardware=cell.hardware, seed=request.seed) for cell in request.cells]
+    replayers = [
+        Replayer(trace=cell.trace, model=cell.model, hardware=cell.hardware, seed=request.seed, cache=cache) for cell in request.cells
+    ]
     with ThreadPoolExecutor(max_workers=request.jobs) as pool:
         progress(f"replaying the baseline {request.baseline.label} on {len(replayers)} trace and accelerator pairs")
         baselines = list(pool.map(lambda replayer: replayer.run(request.baseline.mapping), replayers))
@@ -107,7 +109,8 @@ def _recorded_cell(request: GateRequest, arm: Arm, record: RecordedCell) -> Cell
 def _judge_cell(
     request: GateRequest, progress: Progress, cell: Cell, planned: PlannedCell, replayer: Replayer, baseline: Run
 ) -> JudgedCell:
-    own = (*request.findings, *foreign_records(request, cell))
+    unused = unused_measurements(cell, [replayer.table(arm.mapping) for arm in (request.baseline, request.candidate)])
+    own = (*request.findings, *foreign_records(request, cell), *unused)
 
     def findings_on(mapping: MappingSpec, run: Run) -> tuple[Finding, ...]:
         evidence = Evidence(
@@ -161,9 +164,19 @@ def _inputs(request: GateRequest) -> Iterator[InputRecord]:
     ):
         for name, digest in records.items():
             yield InputRecord(role=role, name=name, digest=digest)
+    yield from _measurement_records(request)
     yield InputRecord(role="policy", name=request.policy_name, digest=request.policy.digest)
     if request.owners_name is not None and request.owners_digest is not None:
         yield InputRecord(role="owners", name=request.owners_name, digest=request.owners_digest)
+
+
+def _measurement_records(request: GateRequest) -> Iterator[InputRecord]:
+    """Yield each file of measured kernels once; its rows are embedded in the accelerators' descriptions."""
+    kernels = [one for device in {cell.hardware.name: cell.hardware for cell in request.cells}.values() for one in device.measured]
+    for name, digest in dict.fromkeys((one.name, one.digest) for one in kernels):
+        own = [one for one in kernels if (one.name, one.digest) == (name, digest)]
+        rows, dropped = sum(one.rows_count for one in own), sum(one.set_aside_count for one in own)
+        yield InputRecord(role="measurements", name=name, digest=digest, rows=rows, dropped=dropped)
 
 
 def _recorded_inputs(arm: Arm) -> Iterator[InputRecord]:

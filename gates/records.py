@@ -1,12 +1,16 @@
-"""Records of bundles and run directories against what is judged: an arm recorded on another load does not speak for this one."""
+"""What an arm or a measurement was recorded on against what is judged: one of another load or kernel does not speak for this one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gates.finding import Finding
 from gates.request import Arm, Cell, GateRequest
+
+if TYPE_CHECKING:
+    from replay.tiling.step_table import StepTable
 
 
 def foreign_records(request: GateRequest, cell: Cell) -> Iterator[Finding]:
@@ -16,6 +20,14 @@ def foreign_records(request: GateRequest, cell: Cell) -> Iterator[Finding]:
             yield _invalid("model_changed", f"the {role} was made for {arm.model.name} with other figures than {cell.model.name}")
         if arm.recorded:
             yield from _foreign_load(role, arm, cell)
+
+
+def unused_measurements(cell: Cell, tables: Sequence[StepTable]) -> Iterator[Finding]:
+    """Find measured kernels that decide no cost of either arm: a wrong format, shape or stack is the likeliest reason."""
+    names = ", ".join(dict.fromkeys(one.name for one in cell.hardware.measured))
+    if names and not any(table.measured.num_rows for table in tables):
+        message = f"no kernel of the mappings on {cell.hardware.name} has the shape, format and stack of one that {names} measures"
+        yield Finding(code="measurements_unused", message=message, effect="informs", stage="ingress")
 
 
 def _foreign_load(role: str, arm: Arm, cell: Cell) -> Iterator[Finding]:

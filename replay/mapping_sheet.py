@@ -17,7 +17,7 @@ from replay.tiling.library import KernelLibrary
 from replay.tiling.pricing import Pricer
 from replay.tiling.resources import shown_attention, shown_product
 from replay.tiling.schedule import Schedule
-from replay.tiling.step_table import StepLimits, StepTable
+from replay.tiling.step_table import MEASURED_ERROR_RATIO, StepLimits, StepTable
 from replay.tiling.terms import BOTTLENECK_OF_TERM, COLLECTIVE_LAYER
 
 SHEET_SCHEMA = pa.schema(
@@ -126,7 +126,7 @@ def mapping_sheet(schedule: Schedule, hardware: HardwareSpec, mapping: MappingSp
             {
                 "step": step.name,
                 **_costs(kernel, cost, shapes.to_pylist()[0], _rows_count(kernel, step)),
-                **_trust(fact),
+                **_trust(fact, float(cost.measured_ratio[cost.row[0]])),
                 **_tiling(kernel, step, _computed_rows(kernel, cost, step, schedule.table.limits), pricer, schedule.table.limits),
             }
             for kernel, cost, fact in zip(schedule.plan.kernels, priced, facts, strict=True)
@@ -176,8 +176,10 @@ def _costs(kernel: Kernel, cost: PricedKernel, shape: dict[str, int], rows: int)
     }
 
 
-def _trust(fact: dict[str, Any]) -> dict[str, Any]:
-    return {name: fact[name] for name in ("stack", "source", "error_ratio")}
+def _trust(fact: dict[str, Any], measured_ratio: float) -> dict[str, Any]:
+    """Return what a kernel's cost rests on for the larger part, and the error to expect of the whole."""
+    error_ratio = measured_ratio * MEASURED_ERROR_RATIO + (1.0 - measured_ratio) * fact["error_ratio"]
+    return {"stack": fact["stack"], "source": "measured" if measured_ratio > 0.5 else fact["source"], "error_ratio": error_ratio}
 
 
 def _tiling(kernel: Kernel, step: StepShape, rows: int, pricer: Pricer, limits: StepLimits) -> dict[str, Any]:

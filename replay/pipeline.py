@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from replay.assembly.assemble import assemble
 from replay.execution.engine import replay
 from replay.execution.step_costs import price_kernels
 from replay.lowering.select import plan_kernels
+from replay.provenance import digest_document
 from replay.tiling.library import SOURCES, Source, weakest_needed
 from replay.tiling.schedule import Schedule, schedule
+from replay.tiling.table_bytes import pack, unpack
 
 if TYPE_CHECKING:
     from replay.assembly.run import Run
@@ -23,14 +25,41 @@ if TYPE_CHECKING:
 Kept = TypeVar("Kept")
 
 
-def compile_mapping(model: ModelSpec, hardware: HardwareSpec, mapping: MappingSpec) -> Schedule:
-    """Return the schedule of a mapping: stages 2 and 3.
+class TableCache(Protocol):
+    """Keeps tabulated mappings from one process to the next."""
+
+    @property
+    def edition(self) -> str:
+        """What decides a table beside its inputs: the code that makes it and what that computes with."""
+        ...
+
+    def read(self, key: str) -> bytes | None:
+        """Return what was written under a key (a digest), or None; it need not be intact."""
+        ...
+
+    def write(self, key: str, data: bytes) -> None:
+        """Keep bytes under a key as long as there is room."""
+        ...
+
+
+def compile_mapping(model: ModelSpec, hardware: HardwareSpec, mapping: MappingSpec, *, cache: TableCache | None = None) -> Schedule:
+    """Return the schedule of a mapping: stages 2 and 3. A cache changes nothing but the time that takes.
 
     Raises:
         SpecError: the mapping's tensor-parallel ranks do not divide the model.
     """
-    there = mapping.on(hardware.name)
-    return schedule(plan_kernels(model, hardware, there), model, hardware, there)
+    there = mapping.only_on(hardware.name)
+    plan = plan_kernels(model, hardware, there)
+    if cache is None:
+        return schedule(plan, model, hardware, there)
+    key = digest_document([cache.edition, model.digest, hardware.digest, there.digest])
+    data = cache.read(key)
+    kept = None if data is None else unpack(key, data)
+    if kept is not None:
+        return Schedule(plan=plan, table=kept[0], decisions=kept[1])
+    fresh = schedule(plan, model, hardware, there)
+    cache.write(key, pack(key, fresh.table, fresh.decisions))
+    return fresh
 
 
 def run(trace: Trace, model: ModelSpec, hardware: HardwareSpec, mapping: MappingSpec, *, seed: int) -> Run:
@@ -45,11 +74,18 @@ def run(trace: Trace, model: ModelSpec, hardware: HardwareSpec, mapping: Mapping
 
 def trusted_source(replayer: Replayer, mapping: MappingSpec) -> Source:
     """Return the weakest source that is needed to cost most of the device time of a mapping's run."""
+    return weakest_needed(source_seconds(replayer, mapping))
+
+
+def source_seconds(replayer: Replayer, mapping: MappingSpec) -> dict[Source, float]:
+    """Return the device time of a mapping's run by what its costs rest on, the most trusted first."""
     table, steps = replayer.table(mapping), replayer.run(mapping).steps
     seconds = dict.fromkeys(SOURCES, 0.0)
     for kernel, source in zip(price_kernels(table, steps), table.kernels["source"].to_pylist(), strict=True):
-        seconds[source] += float((kernel.weight * kernel.time_s)[kernel.row].sum())
-    return weakest_needed(seconds)
+        time_s = kernel.weight * kernel.time_s
+        seconds["measured"] += float((time_s * kernel.measured_ratio)[kernel.row].sum())
+        seconds[source] += float((time_s * (1.0 - kernel.measured_ratio))[kernel.row].sum())
+    return seconds
 
 
 class Replayer:
@@ -60,15 +96,15 @@ class Replayer:
 
     KEPT_RUNS = 2
 
-    def __init__(self, *, trace: Trace, model: ModelSpec, hardware: HardwareSpec, seed: int) -> None:
-        self.trace, self.model, self.hardware, self.seed = trace, model, hardware, seed
+    def __init__(self, *, trace: Trace, model: ModelSpec, hardware: HardwareSpec, seed: int, cache: TableCache | None = None) -> None:
+        self.trace, self.model, self.hardware, self.seed, self._cache = trace, model, hardware, seed, cache
         self._schedules: dict[str, Schedule] = {}
         self._runs: dict[str, Run] = {}
 
     def schedule(self, mapping: MappingSpec) -> Schedule:
         """Return the mapping's schedule."""
         return self._schedules.get(mapping.digest) or self._remember(
-            self._schedules, mapping.digest, compile_mapping(self.model, self.hardware, mapping)
+            self._schedules, mapping.digest, compile_mapping(self.model, self.hardware, mapping, cache=self._cache)
         )
 
     def table(self, mapping: MappingSpec) -> StepTable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 TraceKind = Literal["recorded", "reconstructed", "synthetic"]
@@ -17,13 +17,22 @@ def digest_bytes(data: bytes) -> str:
 
 
 def canonical_json(document: Any) -> bytes:
-    """Return the one JSON spelling of a document that digests are taken over: sorted keys, no spaces, no NaN."""
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    """Return the one JSON spelling of a document that digests are taken over: sorted keys, no spaces, no NaN.
+
+    A record (dataclass) inside it stands for its fields; it is not copied, as `asdict` would.
+    """
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_fields).encode()
 
 
 def digest_document(document: Any) -> str:
     """Return the digest of a document's canonical JSON."""
     return digest_bytes(canonical_json(document))
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    if not is_dataclass(record):
+        raise TypeError(f"{type(record).__name__} has no JSON form")
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 ORIGIN_UNSTATED = "the file does not state where its rows come from"

@@ -15,19 +15,31 @@ from gates.cli.inputs import (
     current_project,
     load_hardware,
     load_traces,
+    measurements_option,
     project_folder,
+    say_unused,
     work_options,
 )
 from gates.cli.progress import note
 from gates.cli.run import run_manifest
+from gates.cli.table_cache import cache_option, user_cache
 
 
 @click.command("baseline")
 @click.option("--mapping", metavar="FILE", help="Mapping file (default: the project's).")
 @work_options
+@measurements_option
+@cache_option
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Bundle to write (.json).")
 def command(
-    mapping: str | None, traces: tuple[str, ...], model: str | None, hardware: tuple[str, ...], seed: int | None, out: Path
+    mapping: str | None,
+    traces: tuple[str, ...],
+    model: str | None,
+    hardware: tuple[str, ...],
+    seed: int | None,
+    measurements: tuple[Path, ...],
+    no_cache: bool,
+    out: Path,
 ) -> None:
     """Write a baseline bundle: mapping, model, hardware, each trace's digest and place, and the replayed figures.
 
@@ -42,14 +54,16 @@ def command(
     arm = chosen_mapping(mapping, project)
     spec = chosen_model(model, arm, project)
     check_file_place(out)
-    devices = load_hardware(hardware, project)
+    devices = load_hardware(hardware, project, measurements)
     bundle: dict[str, Any] = {}
+    cache = user_cache(no_cache)
     for trace, path in load_traces(traces, project):
         for device in devices:
             note(f"replaying {arm.label} on {trace.name}, {device.name}")
-            replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed(seed, project))
+            replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed(seed, project), cache=cache)
             manifest = run_manifest(arm, replayer, locator(path, folder))
             cell = {**manifest["cells"][0], "summary": summary(replayer.run(arm.mapping))}
+            say_unused(device, replayer.table(arm.mapping))
             bundle = bundle or {"schema_version": "1", **manifest, "cells": []}
             bundle["cells"].append(cell)
     check(bundle, "baseline.v1", str(out))

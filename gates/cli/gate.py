@@ -9,21 +9,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gates.cli.gate_request import GateOptions, build_request, with_cells
-from gates.cli.inputs import chosen_out, current_project, project_folder, work_options
+from gates.cli.inputs import chosen_out, current_project, measurements_option, project_folder, work_options
 from gates.cli.outcome import FORMATS, clear_outcome, render, write_outcome
 from gates.cli.progress import note
+from gates.cli.table_cache import cache_option, user_cache
 from gates.project import DEFAULT_OUT, Project
 from gates.verdict import FAIL_ON
 from replay.errors import EvidenceError, InputError, SpecError, nearest
 
 if TYPE_CHECKING:
     from gates.gate import GateResult
+    from replay.pipeline import TableCache
 
 
 @click.command("gate")
 @click.option("--baseline", metavar="B", help="Mapping file, git:REF, baseline bundle or run directory (default: the project's).")
 @click.option("--candidate", metavar="C", help="The same for the candidate (default: the project's mapping).")
 @work_options
+@measurements_option
+@cache_option
 @click.option("--policy", metavar="FILE", help="Claims and margins (default: the project's, else the shipped policy).")
 @click.option("--owners", metavar="FILE", help="Owners of knobs, layer types and stages (default: the project's, else CODEOWNERS).")
 @click.option(
@@ -36,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--fail-on", metavar="LIST", default=",".join(FAIL_ON), show_default=True, help="Bases that exit non-zero.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Trace and accelerator pairs judged at once (default: the processors).")
 @click.pass_context
-def command(ctx: click.Context, /, out: Path | None, form: str, fail_on: str, jobs: int | None, **given: Any) -> None:
+def command(ctx: click.Context, /, out: Path | None, form: str, fail_on: str, jobs: int | None, no_cache: bool, **given: Any) -> None:
     """Decide whether a mapping change may be released, from replays of recorded traces.
 
     Both mappings are replayed on every trace and accelerator; claims fixed beforehand are judged with paired statistics.
@@ -44,7 +48,7 @@ def command(ctx: click.Context, /, out: Path | None, form: str, fail_on: str, jo
     """
     project, folder = _cleared(out)
     bases = _bases(fail_on)
-    result = _result(GateOptions(**given, jobs=jobs or os.cpu_count() or 1), project)
+    result = _result(GateOptions(**given, jobs=jobs or os.cpu_count() or 1), project, user_cache(no_cache))
     document = write_outcome(result, folder)
     click.echo(render(document, form, out=folder, project=project_folder(project)), nl=False)
     ctx.exit(result.verdict.exit_code(bases))
@@ -65,14 +69,14 @@ def _cleared(out: Path | None) -> tuple[Project | None, Path]:
     return project, folder
 
 
-def _result(options: GateOptions, project: Project | None) -> GateResult:
+def _result(options: GateOptions, project: Project | None, cache: TableCache | None) -> GateResult:
     """Return the gate's result; evidence that is gone gives a verdict too, the rollback that it is."""
     request = build_request(options, project)
 
     from gates.gate import gate, without_evidence
 
     try:
-        return gate(with_cells(request, options, project), note)
+        return gate(with_cells(request, options, project), note, cache=cache)
     except EvidenceError as error:
         click.echo(f"replay: {error}", err=True)
         return without_evidence(request, error)

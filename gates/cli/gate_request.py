@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gates.cli.arms import ArmSource, read_arm, read_arm_at, relative_name
 from gates.cli.commits import GIT_PREFIX, Commit, commit_time, open_commit
-from gates.cli.inputs import chosen, chosen_seed, load_hardware, load_model, load_traces, project_folder, required
+from gates.cli.inputs import chosen, chosen_seed, load_hardware, load_model, load_traces, project_folder, required, with_measured
 from gates.cli.rules import load_changed, read_rules
 from gates.project import Project, find_project, project_in
 from replay.errors import EvidenceError, InputError, SpecError
@@ -32,6 +32,7 @@ class GateOptions:
     traces: tuple[str, ...]
     model: str | None
     hardware: tuple[str, ...]
+    measurements: tuple[Path, ...]
     policy: str | None
     owners: str | None
     as_of: str | None
@@ -93,10 +94,14 @@ def with_cells(request: GateRequest, options: GateOptions, project: Project | No
     model = load_model(options.model, project) if options.model or arm.model is None else arm.model
     if arm.recorded and not options.traces and not options.hardware:
         traces = {trace.name: (trace, path) for trace, path in _recorded_traces(arm, folder)}
-        pairs = [(*traces[record.trace_name], record.hardware) for record in arm.recorded]
+        devices = with_measured([record.hardware for record in arm.recorded], options.measurements, project)
+        pairs = [(*traces[record.trace_name], device) for record, device in zip(arm.recorded, devices, strict=True)]
     else:
         traces_on = _recorded_traces(arm, folder) if arm.recorded and not options.traces else load_traces(options.traces, project)
-        devices = _recorded_hardware(arm) if arm.recorded and not options.hardware else load_hardware(options.hardware, project)
+        if arm.recorded and not options.hardware:
+            devices = with_measured(_recorded_hardware(arm), options.measurements, project)
+        else:
+            devices = load_hardware(options.hardware, project, options.measurements)
         pairs = [(trace, path, device) for trace, path in traces_on for device in devices]
     cells = (_cell(trace, path, model, device, folder) for trace, path, device in pairs)
     return replace(request, cells=tuple(cells))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gates.cli.arms import ArmSource, read_arm
+from gates.cli.arms import ArmSource, read_arm, relative_name
 from gates.project import DEFAULT_OUT, DEFAULT_SEED, Project, find_project
 from replay.errors import SpecError, TraceError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from replay.ingress.trace import Trace
     from replay.specs.hardware import HardwareSpec
     from replay.specs.model import ModelSpec
+    from replay.tiling.step_table import StepTable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,6 +35,17 @@ def work_options(function: Function) -> Function:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def measurements_option(function: Function) -> Function:
+    """Add the option of measured kernels."""
+    return click.option(
+        "--measurements",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Measured kernels (CSV) that take precedence over the model for the shapes they cover; repeat for several.",
+    )(function)
 
 
 def current_project() -> Project | None:
@@ -131,11 +143,11 @@ def model_source(option: str | None, project: Project | None) -> str:
     return _name_or_path(required(option or (project.model if project else None), "model", "model"), option, project)
 
 
-def load_hardware(options: Iterable[str], project: Project | None) -> list[HardwareSpec]:
-    """Return the accelerators named on the command line or in the project.
+def load_hardware(options: Iterable[str], project: Project | None, measurements: Sequence[Path] = ()) -> list[HardwareSpec]:
+    """Return the accelerators named on the command line or in the project, with the kernels measured on them.
 
     Raises:
-        SpecError: one is not known or cannot be used, or two have the same name.
+        SpecError: one is not known or cannot be used, two have the same name, or measured kernels cannot be used.
     """
     from replay.catalog.hardware import read_hardware
 
@@ -148,7 +160,27 @@ def load_hardware(options: Iterable[str], project: Project | None) -> list[Hardw
     if twice is not None:
         want = "a name of its own for each, as it labels the verdict"
         raise SpecError("--hardware", f"two accelerators are named {twice!r}", want, "leave one out, or change the name in its description")
-    return found
+    return with_measured(found, measurements, project)
+
+
+def with_measured(devices: Sequence[HardwareSpec], measurements: Sequence[Path], project: Project | None) -> list[HardwareSpec]:
+    """Return the accelerators with the measured kernels of files.
+
+    Raises:
+        SpecError: a file cannot be used for any of them.
+    """
+    if not measurements:
+        return list(devices)
+    from replay.calibration.measured_kernels import with_measurements
+
+    return with_measurements(devices, [(relative_name(path, project_folder(project)), path) for path in measurements])
+
+
+def say_unused(hardware: HardwareSpec, *tables: StepTable) -> None:
+    """Say on stderr where measured kernels decide no cost of any of the mappings."""
+    if hardware.measured and not any(table.measured.num_rows for table in tables):
+        names = ", ".join(dict.fromkeys(one.name for one in hardware.measured))
+        click.echo(f"replay: no kernel on {hardware.name} has the shape, format and stack of one that {names} measures", err=True)
 
 
 def _name_or_path(text: str, option: str | None, project: Project | None) -> str:

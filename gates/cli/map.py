@@ -10,8 +10,18 @@ import click
 from click.core import ParameterSource
 
 from gates.cli.arms import ArmSource, read_arm
-from gates.cli.inputs import chosen_mapping, chosen_model, current_project, load_hardware, model_source, project_folder
+from gates.cli.inputs import (
+    chosen_mapping,
+    chosen_model,
+    current_project,
+    load_hardware,
+    measurements_option,
+    model_source,
+    project_folder,
+    say_unused,
+)
 from gates.cli.map_graph import is_graph, parse_axes, parse_batches, render_graph
+from gates.cli.table_cache import cache_option, user_cache
 from gates.cli.table_csv import table_csv
 from replay.errors import SpecError
 
@@ -21,7 +31,8 @@ if TYPE_CHECKING:
     from replay.specs.model import ModelSpec
     from replay.tiling.schedule import Schedule
 
-_OF_A_MAPPING, _OF_A_GRAPH = ("mapping", "diff", "sequences", "context", "prompt"), ("batch", "axes", "fusion")
+_OF_A_MAPPING = ("mapping", "diff", "sequences", "context", "prompt", "measurements", "no_cache")
+_OF_A_GRAPH = ("batch", "axes", "fusion")
 
 
 @click.command("map")
@@ -35,6 +46,8 @@ _OF_A_MAPPING, _OF_A_GRAPH = ("mapping", "diff", "sequences", "context", "prompt
 @click.option("--batch", metavar="N,N...", help="ONNX: batch sizes (default: 1).")
 @click.option("--axis", "axes", multiple=True, metavar="NAME=SIZE", help="ONNX: size of a dynamic axis, or NAME=batch; repeat for several.")
 @click.option("--fusion/--no-fusion", default=True, show_default=True, help="ONNX: run what follows a product in its epilogue.")
+@measurements_option
+@cache_option
 @click.option("--format", "form", type=click.Choice(["text", "json", "csv"]), default="text", show_default=True)
 @click.pass_context
 def command(ctx: click.Context, /, model: str | None, hardware: str | None, form: str, **options: Any) -> None:
@@ -79,8 +92,9 @@ def _render_mappings(model: str | None, hardware: str | None, options: dict[str,
     folder = project_folder(project)
     arms = [chosen_mapping(mapping, project)] if diff is None else [read_arm(source, role="diff", folder=folder) for source in diff]
     spec = chosen_model(model, arms[0], project)
-    device = load_hardware([hardware] if hardware else [], project)[0]
-    compiled = [compile_mapping(spec, device, arm.mapping) for arm in arms]
+    device, cache = load_hardware([hardware] if hardware else [], project, options["measurements"])[0], user_cache(options["no_cache"])
+    compiled = [compile_mapping(spec, device, arm.mapping, cache=cache) for arm in arms]
+    say_unused(device, *(done.table for done in compiled))
     steps = _steps(compiled, **{name: options[name] for name in ("sequences", "context", "prompt")})
     if diff is None:
         return _sheet(arms[0], compiled[0], device, steps, form)

@@ -17,10 +17,13 @@ from gates.cli.inputs import (
     current_project,
     load_hardware,
     load_traces,
+    measurements_option,
     project_folder,
+    say_unused,
     work_options,
 )
 from gates.cli.progress import note
+from gates.cli.table_cache import cache_option, user_cache
 from replay.errors import SpecError
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 @click.command("run")
 @click.option("--mapping", metavar="FILE", help="Mapping file (default: the project's).")
 @work_options
+@measurements_option
+@cache_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for the run directories (default: the project's).")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def command(
@@ -40,6 +45,8 @@ def command(
     model: str | None,
     hardware: tuple[str, ...],
     seed: int | None,
+    measurements: tuple[Path, ...],
+    no_cache: bool,
     out: Path | None,
     form: str,
 ) -> None:
@@ -52,16 +59,18 @@ def command(
     arm = chosen_mapping(mapping, project)
     spec = chosen_model(model, arm, project)
     target = chosen_out(out, project)
-    devices = load_hardware(hardware, project)
+    devices = load_hardware(hardware, project, measurements)
     pairs = [(trace, path, device) for trace, path in load_traces(traces, project) for device in devices]
     folders = run_folders(target, [(trace.name, device.name) for trace, _, device in pairs])
     for folder in folders:
         check_place(folder)
     summaries = []
+    cache = user_cache(no_cache)
     for folder, (trace, path, device) in zip(folders, pairs, strict=True):
         note(f"replaying {arm.label} on {trace.name}, {device.name}")
-        replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed(seed, project))
+        replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed(seed, project), cache=cache)
         done = replayer.run(arm.mapping)
+        say_unused(device, replayer.table(arm.mapping))
         summaries.append(write_run(done, folder, run_manifest(arm, replayer, locator(path, project_folder(project)))))
         if form == "text":
             click.echo("\n".join(_lines(done, trace, folder, summaries[-1]["summary"])))

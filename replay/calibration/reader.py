@@ -42,7 +42,7 @@ KINDS: tuple[MeasurementKind, ...] = (
     GEMM_KIND,  # knows the fewest columns
 )
 """Every kind of measurement file that is read; a file is of the first that recognises its columns."""
-_WHAT = "a file of measured kernels, layers, passes or servers (CSV)"
+WHAT = "a file of measured kernels, layers, passes or servers (CSV)"
 
 
 def read_measurements(path: Path) -> tuple[tuple[str, MeasuredSet | MeasuredWhole], ...]:
@@ -51,14 +51,18 @@ def read_measurements(path: Path) -> tuple[tuple[str, MeasuredSet | MeasuredWhol
     Raises:
         SpecError: it cannot be read, is of no known kind, or holds a value that cannot be.
     """
-    data = documents.read_bytes(path, _WHAT)
+    return parse_measurements(documents.read_bytes(path, WHAT), path)
+
+
+def parse_measurements(data: bytes, path: Path) -> tuple[tuple[str, MeasuredSet | MeasuredWhole], ...]:
+    """Return the (kind, set) pairs of a file's bytes; errors as `read_measurements`."""
     try:
         table = pc.read_csv(
             pa.BufferReader(data), convert_options=pc.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
         )
     except pa.ArrowInvalid as error:
         reason = str(error).splitlines()[0]
-        raise SpecError(str(path), f"it is no table ({reason})", _WHAT, "mend or export it again") from error
+        raise SpecError(str(path), f"it is no table ({reason})", WHAT, "mend or export it again") from error
     columns = frozenset(table.column_names)
     kind = next((kind for kind in KINDS if kind.recognises(columns)), None)
     if kind is None:

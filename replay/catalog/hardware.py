@@ -10,6 +10,7 @@ from typing import Any
 
 from replay import documents
 from replay.catalog.calibration import read_calibration, shipped_calibration
+from replay.catalog.measurements import recorded_measurements
 from replay.catalog.spatial import check_spatial
 from replay.documents import Document
 from replay.errors import SpecError, nearest
@@ -133,6 +134,7 @@ def hardware_from_document(document: Document, where: str) -> HardwareSpec:
     """
     values, sources = {key: value for key, value in document.items() if value is not None}, document.get("sources")
     kernels = _recorded_kernels(values.pop("kernels", None), f"{where}: hardware")
+    measured = recorded_measurements(values.pop("measured", []), f"{where}: hardware")
     if not isinstance(sources, dict) or not all(isinstance(text, str) for text in sources.values()):
         raise SpecError(f"{where}: hardware", f"sources is {sources!r}"[:80], "the source of each figure", "make it again")
     values.pop("sources")
@@ -143,7 +145,7 @@ def hardware_from_document(document: Document, where: str) -> HardwareSpec:
     written["sources"] = {"recorded": "figures recorded with a replay"}
     documents.check({**written, "kernels_like": []}, "hardware.v1", f"{where}: hardware")
     _check_name(document["name"], f"{where}: hardware")
-    spec = HardwareSpec.from_document({**_values(written), "sources": sources, "kernels": kernels})
+    spec = HardwareSpec.from_document({**_values(written), "sources": sources, "kernels": kernels, "measured": measured})
     check_spatial(spec, lambda key: f"{where}: hardware")
     return spec
 

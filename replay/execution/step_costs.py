@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from replay.errors import InvariantError, SpecError, nearest
 from replay.execution.tables import SHAPE_COLUMNS
@@ -45,6 +46,8 @@ class PricedKernel:
     launch_s: Floats
     sync_s: Floats
     bytes: Floats
+    measured_ratio: Floats
+    """Share of the row's cost that timings of the kernel decide, not its model."""
     row: Counts
     """[steps]"""
 
@@ -110,9 +113,9 @@ def price_kernels(table: StepTable, steps: pa.Table, *, kernel_factors: Mapping[
     for entry in table.kernels.to_pylist():
         name, axis = entry["kernel"], entry["axis"]
         if axis == "tokens":
-            terms, rows = _columns(table.token_terms, name, TERMS), token_rows
+            terms, rows = _row_terms(table, table.token_terms, name), token_rows
         elif axis == "sequences":
-            terms, rows = _columns(table.sequence_terms, name, TERMS), shapes["sequences"]
+            terms, rows = _row_terms(table, table.sequence_terms, name), shapes["sequences"]
         else:
             priced, busy = (_decode_terms, "decode_sequences") if axis == "decode_attention" else (_prefill_terms, "prefill_tokens")
             terms, rows = _where_busy(priced, table, name, shapes, shapes[busy] > 0)
@@ -142,8 +145,12 @@ def _shapes(steps: pa.Table) -> dict[str, Counts]:
     return {name: steps[name].to_numpy() for name in SHAPE_COLUMNS}
 
 
-def _columns(terms: pa.Table, kernel: str, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: terms[f"{kernel}.{name}"].to_numpy() for name in names}
+def _row_terms(table: StepTable, terms: pa.Table, kernel: str) -> dict[str, Any]:
+    """Return the terms of a kernel by row of its table, and `measured_ratio`: 1 where timings decide them, else 0."""
+    measured = np.zeros(terms.num_rows)
+    for entry in table.measured.filter(pc.equal(table.measured["kernel"], kernel)).to_pylist() if table.measured.num_rows else ():
+        measured[entry["first_row"] : entry["last_row"] + 1] = 1.0
+    return {**{name: terms[f"{kernel}.{name}"].to_numpy() for name in TERMS}, "measured_ratio": measured}
 
 
 def _phase_rows(table: StepTable, shapes: dict[str, Counts]) -> Counts:
@@ -182,11 +189,11 @@ def _decode_terms(table: StepTable, kernel: str, shapes: dict[str, Counts]) -> d
     knots = table.context_knots
     low, high, share = _cells(knots, shapes["decode_context_tokens"] / sequences)
     terms: dict[str, Floats] = {}
-    for name, column in _columns(table.decode_terms, kernel, TERMS).items():
+    for name, column in _row_terms(table, table.decode_terms, kernel).items():
         grid = column.reshape(-1, len(knots))
         start = grid[sequences, low]
         terms[name] = np.maximum(start + (grid[sequences, high] - start) * share, 0.0)
-    return terms
+    return terms | {"measured_ratio": np.minimum(terms["measured_ratio"], 1.0)}
 
 
 def _prefill_terms(table: StepTable, kernel: str, shapes: dict[str, Counts]) -> dict[str, Floats]:
@@ -195,12 +202,12 @@ def _prefill_terms(table: StepTable, kernel: str, shapes: dict[str, Counts]) -> 
     few, many, token_share = _cells(table.token_knots, tokens.astype(np.float64))
     low, high, keys_share = _cells(table.keys_knots, shapes["prefill_pairs"] / tokens)
     terms: dict[str, Floats] = {}
-    for name, column in _columns(table.prefill_terms, kernel, TERMS).items():
+    for name, column in _row_terms(table, table.prefill_terms, kernel).items():
         grid = column.reshape(len(table.token_knots), -1)
         start = grid[few, low] + (grid[few, high] - grid[few, low]) * keys_share
         end = grid[many, low] + (grid[many, high] - grid[many, low]) * keys_share
         terms[name] = np.maximum(start + (end - start) * token_share, 0.0)
-    return terms
+    return terms | {"measured_ratio": np.minimum(terms["measured_ratio"], 1.0)}
 
 
 def _cells(knots: Floats, values: Floats) -> tuple[Counts, Counts, Floats]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from replay.provenance import canonical_json, digest_document
 from replay.specs.calibration import FamilyCalibration
+from replay.specs.measured import MeasuredKernels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,7 @@ class KernelFit:
     fit: FamilyCalibration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: the digest of many calibrations is worked out once
 class HardwareSpec:
     """One accelerator: peaks, memory, units, link; `sources` names where each figure comes from."""
 
@@ -125,6 +127,8 @@ class HardwareSpec:
     """Systolic arrays, where the device multiplies on such."""
     kernels: tuple[KernelFit, ...] = ()
     """Calibrated kernel families: the device's own, then those of devices like it for what it has none of."""
+    measured: tuple[MeasuredKernels, ...] = ()
+    """Timings of a user's own, which take precedence over the model inside their hull."""
 
     @property
     def reference_flops_per_s(self) -> float:
@@ -133,7 +137,9 @@ class HardwareSpec:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form that is digested and embedded in bundles."""
-        document: dict[str, Any] = json.loads(canonical_json(_stated(asdict(self))))
+        document: dict[str, Any] = _stated(json.loads(canonical_json(self)))
+        if not self.measured:
+            del document["measured"]
         return document
 
     @classmethod
@@ -144,11 +150,12 @@ class HardwareSpec:
         fields["kernels"] = tuple(
             KernelFit(**{**entry, "fit": FamilyCalibration.from_document(entry["fit"])}) for entry in fields.get("kernels", ())
         )
+        fields["measured"] = tuple(MeasuredKernels(**entry) for entry in fields.get("measured", ()))
         if "spatial" in fields:
             fields["spatial"] = SpatialSpec.from_document(fields["spatial"])
         return cls(**fields)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Digest of every figure."""
         return digest_document(self.to_document())
@@ -156,5 +163,5 @@ class HardwareSpec:
 
 def _stated(document: dict[str, Any]) -> dict[str, Any]:
     """Return a document without what is None, so that a figure a device lacks does not change its digest."""
-    kept = {key: list(value) if isinstance(value, tuple) else value for key, value in document.items() if value is not None}
+    kept = {key: value for key, value in document.items() if value is not None}
     return {key: _stated(value) if isinstance(value, dict) else value for key, value in kept.items()}

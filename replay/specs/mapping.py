@@ -58,6 +58,10 @@ class MappingSpec:
         """Return this mapping as it applies to one accelerator: every value asked of it is that chip's."""
         return replace(self, chip=chip)
 
+    def only_on(self, chip: str) -> MappingSpec:
+        """Return the same without the settings of other accelerators, which decide nothing there."""
+        return replace(self, chip=chip, settings=tuple(setting for setting in self.settings if setting.scope.chip in (None, chip)))
+
     def value(self, name: str, *, layer: str | None = None, phase: str | None = None, rows: int | None = None) -> Value:
         """Return a knob's value at a place: that of the narrowest setting that covers it, else the default."""
         covering = [
@@ -114,7 +118,7 @@ class MappingSpec:
     @property
     def digest(self) -> str:
         """Digest of the settings and of the tables they name; the name is a label and does not count."""
-        return digest_document(sorted((setting.knob, plain(setting.value)) for setting in self.settings))
+        return digest_document([(setting.knob, setting.value) for setting in sorted(self.settings, key=lambda setting: setting.knob)])
 
     def reverted(self, knobs: Iterable[str], baseline: MappingSpec) -> MappingSpec:
         """Return this mapping with the named knob ids as the baseline has them (set, or not set at all)."""

@@ -19,7 +19,7 @@ from replay.tiling.families.decode_paths import FLASH_MLA, PATHS, decode_paths
 from replay.tiling.families.family import Shapes
 from replay.tiling.families.prefill_attention import FULL_WINDOW, PrefillAttention, prefill_path, prefill_shapes
 from replay.tiling.families.tile_resources import spill_s
-from replay.tiling.library import UNCALIBRATED_ERROR_RATIO, Cost, KernelLibrary, KernelModel, in_order
+from replay.tiling.library import UNCALIBRATED_ERROR_RATIO, Cost, KernelLibrary, KernelModel, Timed, in_order
 from replay.tiling.terms import Array
 
 SCORE_BYTES = 2.0 * (4 + 2)
@@ -45,10 +45,11 @@ class AttentionPricer:
         kernels = dict.fromkeys((path.kernel(windowed=self.window < np.inf), path.name))
         variants = tuple(variant for kernel in kernels for variant in self._variants(kernel))
         found = self.library.find("prefill_attention", variants, self.stack)
+        timed = self._timed(PrefillAttention(path=path), variants[0])
         if self.bin_.tile is not None:
             path = replace(path, tile_rows=float(self.bin_.tile[0]), block_keys=float(self.bin_.tile[1]))
         alike = self.kernel.attention.value_size == self.kernel.attention.head_size  # kernels are timed with values as wide as keys
-        model = self._trusted(self.library.model(PrefillAttention(path=path), found, wanted=variants[0], exact=alike))
+        model = self._trusted(self.library.model(PrefillAttention(path=path), found, wanted=variants[0], exact=alike, timed=timed))
         sequences, prompt, prefix = equal_prompts(tokens, keys, self.window)
         lengths = {"sequences": sequences, "prompt_tokens": prompt, "prefix_tokens": prefix}
         cost = self._priced(model, prefill_shapes({**lengths, **self._sizes}), tokens * keys)
@@ -104,12 +105,17 @@ class AttentionPricer:
         stand_ins = LATENT_STAND_INS if name == FLASH_MLA.name else ()
         variants = tuple(variant for kernel in (name, *stand_ins) for variant in self._variants(kernel))
         found = self.library.find("decode_attention", variants, self.stack)
-        path = PATHS[name]
-        if self.bin_.tile is not None:
-            path = replace(path, block_keys=(self.bin_.tile[1],) * 3)
         kv_bytes = FORMAT_BYTES[self.kernel.kv_format]
-        family = DecodeAttention(path=path, kv_bytes=kv_bytes, planned_units=self.library.units_count(found))
-        return self._trusted(self.library.model(family, found, wanted=variants[0])), min(path.block_keys)
+        family = DecodeAttention(path=PATHS[name], kv_bytes=kv_bytes, planned_units=self.library.units_count(found))
+        timed = self._timed(family, variants[0])
+        if self.bin_.tile is not None:
+            family = replace(family, path=replace(family.path, block_keys=(self.bin_.tile[1],) * 3))
+        return self._trusted(self.library.model(family, found, wanted=variants[0], timed=timed)), min(family.path.block_keys)
+
+    def _timed(self, family: DecodeAttention | PrefillAttention, variant: str) -> Timed | None:
+        """Return the timings of a kernel, which took the tiles and splits that are its own."""
+        own = self.bin_.tile is None and self.bin_.split is None
+        return Timed.of(self.library.timings(family.name, (variant,), self.stack), family=family, exact=own)
 
     def _trusted(self, model: KernelModel) -> KernelModel:
         """Return a model with the error of no calibration where another kind of kernel stands in: keys wider than values."""
@@ -129,7 +135,7 @@ class AttentionPricer:
             launch_s=cost.terms.launch_s + (UNFUSED_KERNELS - 1) * model.parameters["floor_s"],
             bytes=cost.terms.bytes + moved,
         )
-        return replace(cost, terms=terms, source="datasheet", error_ratio=UNCALIBRATED_ERROR_RATIO)  # none is timed
+        return replace(cost.unmeasured(terms), source="datasheet", error_ratio=UNCALIBRATED_ERROR_RATIO)  # none is timed
 
     @property
     def _sizes(self) -> dict[str, Array]:

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from replay.specs.calibration import Residual
 from replay.specs.hardware import HardwareSpec, KernelFit
 from replay.tiling.families.family import KernelFamily, Parameters, Shapes
+from replay.tiling.measured_hull import HULLS, Timings, log_ratios, timings
 from replay.tiling.residual import residual_factor
-from replay.tiling.terms import Array, Terms, join
+from replay.tiling.terms import Array, Terms, join, nothing
 
 Source = Literal["measured", "calibrated", "datasheet"]
 SOURCES: tuple[Source, ...] = ("measured", "calibrated", "datasheet")
@@ -28,6 +29,7 @@ UNCALIBRATED_ERROR_RATIO = 0.5
 TRUSTED_TIME_RATIO = 0.9
 """Share of a time that must be costed at least as well as what is said of the whole."""
 AUTO = "auto"
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +44,42 @@ class Cost:
     """Mean relative error to expect of one row."""
     stack: str
     """Software stack that the kernel was timed under; empty without a calibration."""
+    measured: Mask
+    """Rows that timings of the kernel itself decide [rows]: they are `measured`, whatever `source` says of the others."""
 
     @property
     def time_s(self) -> Array:
         """Joined time of one call [rows]."""
         return self.terms.time_s(self.overlap_exponent)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Cost:
+        """Return the cost of some rows, in their order."""
+        return replace(self, terms=self.terms.take(rows), measured=self.measured[rows])
+
+    def after_nothing(self, rows: int) -> Cost:
+        """Return the cost with `rows` rows of nothing before its own."""
+        none = np.zeros(rows, dtype=np.bool_)
+        return replace(self, terms=join([nothing(rows), self.terms]), measured=np.concatenate([none, self.measured]))
+
+    def unmeasured(self, terms: Terms) -> Cost:
+        """Return the cost with other `terms`, of a kernel that nothing was timed of."""
+        return replace(self, terms=terms, measured=np.zeros_like(self.measured))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Timings of the kernels that a model is of."""
+
+    timings: Timings
+    family: KernelFamily | None = None
+    """The family as the timings ran it, where a serving step does not run it so (weights in rotation); None for the model's own."""
+    exact: bool = True
+    """Whether they are of the very kernel; else they only say how far its model is off."""
+
+    @classmethod
+    def of(cls, found: Timings | None, *, family: KernelFamily | None = None, exact: bool = True) -> Timed | None:
+        """Return the record of what `KernelLibrary.timings` found, None where that is nothing."""
+        return None if found is None else cls(timings=found, family=family, exact=exact)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +92,42 @@ class KernelModel:
     source: Source
     error_ratio: float
     stack: str
+    timed: Timed | None = None
 
     def cost(self, shapes: Shapes, device: HardwareSpec, terms: Terms | None = None) -> Cost:
-        """Return the cost of one call for each shape [rows]: physics (or the given `terms`) times residual, never below the bound."""
+        """Return the cost of one call for each shape [rows]: physics (or the given `terms`) times residual, never below the bound.
+
+        Where kernels were timed, what they took over what the model says of them counts too.
+        """
         exponent = self.family.overlap_exponent(self.parameters)
         physical = self.family.terms(shapes, device, self.parameters) if terms is None else terms
-        seconds = physical.time_s(exponent)
-        if self.residual is not None:
-            seconds = seconds * residual_factor(self.residual, self.family.features(shapes))
+        seconds, measured = self._modelled_s(self.family, shapes, device, physical), np.zeros(len(physical.compute_s), dtype=np.bool_)
+        if self.timed is not None and len((near := self.timed.timings.like(shapes, HULLS[self.family.name])).seconds):
+            ran = self.timed.family or self.family
+            expected_s = self._modelled_s(ran, near.shapes, device, ran.terms(near.shapes, device, self.parameters))
+            logs, inside = log_ratios(near, expected_s, shapes, HULLS[self.family.name])
+            seconds = np.maximum(seconds * np.exp(logs), self.family.bound_s(shapes, device))
+            measured = inside if self.timed.exact else measured
         return Cost(
-            terms=physical.scaled_to(np.maximum(seconds, self.family.bound_s(shapes, device)), exponent),
+            terms=physical.scaled_to(seconds, exponent),
             overlap_exponent=exponent,
             source=self.source,
             error_ratio=self.error_ratio,
-            stack=self.stack,
+            stack=self._stack(measured),
+            measured=measured,
         )
+
+    def _stack(self, measured: Mask) -> str:
+        """Return the stack of the calibration, and of the timings where they decide a row."""
+        timed = self.timed.timings.stack if self.timed is not None and measured.any() else ""
+        return "+".join(dict.fromkeys(name for name in (self.stack, timed) if name))
+
+    def _modelled_s(self, family: KernelFamily, shapes: Shapes, device: HardwareSpec, terms: Terms) -> Array:
+        """Return the time of a call with these physical `terms` [rows]."""
+        seconds = terms.time_s(family.overlap_exponent(self.parameters))
+        if self.residual is not None:
+            seconds = seconds * residual_factor(self.residual, family.features(shapes))
+        return np.maximum(seconds, family.bound_s(shapes, device))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +137,26 @@ class KernelLibrary:
     device: HardwareSpec
 
     def stack(self, families: Iterable[str], asked: str) -> str:
-        """Return the stack whose kernels run: the one asked for if any of `families` is calibrated for it, else the newest.
+        """Return the stack whose kernels run: the one asked for if any of `families` is calibrated or measured for it, else the newest.
 
-        The device's own calibrations come first; "" where there are none at all.
+        What was measured comes first, then the device's own calibrations; "" where there is nothing at all.
         """
         names = set(families)
+        measured = [kernels.stack for kernels in self.device.measured if kernels.family in names and kernels.stack]
         there = [kernel for kernel in self.device.kernels if kernel.fit.family in names and kernel.fit.stack]
-        if asked != AUTO and any(kernel.fit.stack == asked for kernel in there):
+        if asked != AUTO and asked in (*measured, *(kernel.fit.stack for kernel in there)):
             return asked
         first = there[0].hardware if there else ""
-        return max((kernel.fit.stack for kernel in there if kernel.hardware == first), key=_version, default="")
+        return max(measured or (kernel.fit.stack for kernel in there if kernel.hardware == first), key=_version, default="")
+
+    def timings(self, family: str, variants: Iterable[str], stack: str) -> Timings | None:
+        """Return what was measured of the first of `variants` that anything was: under `stack`, else in tables that name none."""
+        for variant in variants:
+            for wanted in (stack, ""):
+                found = [one for one in self.device.measured if (one.family, one.variant, one.stack) == (family, variant, wanted)]
+                if found:
+                    return timings(found)
+        return None
 
     def newest(self, prefix: str) -> str:
         """Return the newest stack that begins so, of any kernels that stand for the device's; "" where there is none."""
@@ -113,7 +177,9 @@ class KernelLibrary:
         """Return the units that a kernel's own decisions are made for: those of the device it was timed on, if that is this one."""
         return found.units_count if found is not None and found.hardware == self.device.name else self.device.units_count
 
-    def model(self, family: KernelFamily, found: KernelFit | None, *, wanted: str = "", exact: bool = True) -> KernelModel:
+    def model(
+        self, family: KernelFamily, found: KernelFit | None, *, wanted: str = "", exact: bool = True, timed: Timed | None = None
+    ) -> KernelModel:
         """Return `family` with the parameters of `found`, or with its start values where there is no calibration.
 
         A residual belongs to the device and kernel that it was fitted on. `exact` is False where the calibration stands for
@@ -122,7 +188,9 @@ class KernelLibrary:
         start = {definition.name: definition.start for definition in family.parameters}
         if found is None:
             error_ratio = UNCALIBRATED_ERROR_RATIO
-            return KernelModel(family=family, parameters=start, residual=None, source="datasheet", error_ratio=error_ratio, stack="")
+            return KernelModel(
+                family=family, parameters=start, residual=None, source="datasheet", error_ratio=error_ratio, stack="", timed=timed
+            )
         own = exact and found.hardware == self.device.name and wanted in ("", found.fit.variant)
         known = {name: value for name, value in found.fit.parameters.items() if name in start}
         return KernelModel(
@@ -132,6 +200,7 @@ class KernelLibrary:
             source="calibrated" if own else "datasheet",
             error_ratio=found.fit.error.mean_ratio if own else max(found.fit.error.mean_ratio, TRANSFER_ERROR_RATIO),
             stack=found.fit.stack,
+            timed=timed,
         )
 
 
@@ -148,13 +217,13 @@ def merged(costs: list[Cost]) -> Cost:
         source=max((cost.source for cost in costs), key=SOURCES.index),
         error_ratio=max(cost.error_ratio for cost in costs),
         stack="+".join(dict.fromkeys(cost.stack for cost in costs if cost.stack)),
+        measured=np.concatenate([cost.measured for cost in costs]),
     )
 
 
 def in_order(costs: list[Cost], places: Sequence[npt.NDArray[np.int64]]) -> Cost:
     """Return the costs of disjoint rows, each at its `places` [rows of that cost], as one."""
-    whole = merged(costs)
-    return replace(whole, terms=whole.terms.take(np.argsort(np.concatenate(places), kind="stable")))
+    return merged(costs).take(np.argsort(np.concatenate(places), kind="stable"))
 
 
 def weakest_needed(seconds: Mapping[Source, float]) -> Source:

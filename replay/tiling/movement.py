@@ -9,7 +9,7 @@ import numpy as np
 from replay.lowering.kernel_plan import Kernel
 from replay.tiling.families.serving_collectives import serving_collective
 from replay.tiling.families.serving_streams import serving_stream, stream_rows
-from replay.tiling.library import Cost, KernelLibrary, in_order
+from replay.tiling.library import Cost, KernelLibrary, Timed, in_order
 from replay.tiling.terms import Array
 
 EAGER_STACK = "pytorch"
@@ -27,10 +27,12 @@ def stream_families(kernel: Kernel) -> tuple[str, ...]:
 def price_stream(kernel: Kernel, rows: Array, library: KernelLibrary, stack: str) -> Cost:
     """Return the cost of an element-wise or row-wise kernel for each row count [rows]."""
     stand_ins = serving_stream(kernel.ops, kernel.layer_type)
-    there = ((stand_in, library.find(stand_in.family.name, (stand_in.variant,), stack)) for stand_in in stand_ins)
-    stand_in, found = next((pair for pair in there if pair[1] is not None), (stand_ins[0], None))
+    places = ((stand_in, (stand_in.family.name, (stand_in.variant,), stack)) for stand_in in stand_ins)
+    there = ((stand_in, library.find(*place), library.timings(*place)) for stand_in, place in places)
+    stand_in, found, timings = next((one for one in there if one[1] or one[2]), (stand_ins[0], None, None))
+    exact = stand_in == stand_ins[0]
     shapes = stream_rows(stand_in, kernel.elementwise, rows.astype(int))
-    model = library.model(stand_in.family, found, exact=stand_in == stand_ins[0])
+    model = library.model(stand_in.family, found, exact=exact, timed=Timed.of(timings, exact=exact))
     if found is not None and found.fit.stack == EAGER_STACK:
         floor_s = next(definition.start for definition in stand_in.family.parameters if definition.name == FLOOR)
         model = replace(model, parameters={**model.parameters, FLOOR: min(floor_s, model.parameters[FLOOR])})
@@ -47,6 +49,7 @@ def price_collective(kernel: Kernel, rows: Array, one_shot_max_bytes: int, libra
         if len(here):
             some = {name: column[here] for name, column in shapes.items()}
             found = library.find(path.family.name, path.variants, stack)
-            costs.append(library.model(path.family, found).cost(some, device))
+            timed = Timed.of(library.timings(path.family.name, path.variants, stack))
+            costs.append(library.model(path.family, found, timed=timed).cost(some, device))
             places.append(here)
     return in_order(costs, places)

@@ -38,8 +38,8 @@ class Pricer:
             choice = price(kernel, rows, bin_, self.library, self.stack(kernel))
         if not weights_on_host(kernel, self.mapping):
             return choice
-        terms = choice.cost.terms.with_memory(kernel.weights_bytes / self.library.device.host_link_bytes_per_s, 0.0)
-        return replace(choice, cost=replace(choice.cost, terms=terms))
+        terms = choice.cost.terms.with_memory(kernel.weights_bytes / self.library.device.host_link_bytes_per_s)
+        return replace(choice, cost=choice.cost.unmeasured(terms))
 
     def movement(self, kernel: Kernel, rows: Array) -> Cost:
         """Return the cost of a stream or a collective for each row count [rows], at least 1."""

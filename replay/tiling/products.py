@@ -15,8 +15,9 @@ from replay.tiling.families.arithmetic import FP16_STORED
 from replay.tiling.families.expert_tiles import ExpertTiles, expected_active, expected_row_tiles, marlin_tiles, vllm_block_tiles, vllm_tiles
 from replay.tiling.families.experts import EXPERTS
 from replay.tiling.families.gemm import GemmFamily, gemm_family, gemm_shapes
+from replay.tiling.families.gemm_paths import gemm_paths
 from replay.tiling.families.vector_gemm import VectorGemmFamily
-from replay.tiling.library import UNCALIBRATED_ERROR_RATIO, Cost, KernelLibrary
+from replay.tiling.library import UNCALIBRATED_ERROR_RATIO, Cost, KernelLibrary, Timed
 from replay.tiling.terms import Array
 
 GEMM = "gemm"
@@ -60,7 +61,8 @@ def price_product(kernel: Kernel, rows: Array, bin_: ProductBin, library: Kernel
     family = replace(family, units_count=library.units_count(found))
     if kernel.sparse:
         return _sparse_product(kernel, rows, bin_, library, family, found)
-    model = library.model(family, found, wanted=variant, exact=shape.groups_count == 1)
+    one = shape.groups_count == 1
+    model = library.model(family, found, wanted=variant, exact=one, timed=_timed_product(family, bin_, library, stack, exact=one))
     shapes = gemm_shapes(rows, np.array(float(shape.columns)), np.array(float(shape.depth)))
     tiles = None if bin_.tile is None else (bin_.tile,)
     split = 1 if bin_.split is None and bin_.table is not None and tiles is not None else bin_.split  # tuned kernels do not split
@@ -93,10 +95,19 @@ def _sparse_product(
     return ProductChoice(cost=cost, tile=choice.tile, split=choice.split, waves=choice.waves, padding_ratio=padding)
 
 
+def _timed_product(family: GemmFamily, bin_: ProductBin, library: KernelLibrary, stack: str, *, exact: bool) -> Timed | None:
+    """Return the timings of a product; they ran with the weights in rotation, and with tiles that the library chose."""
+    found = library.timings(GEMM, (family.format.name,), stack)
+    rotation = gemm_paths(family.format.name, found.stack if found else stack, library.device.cache_bytes).rotation
+    ran = replace(family, paths=replace(family.paths, rotation=rotation))
+    return Timed.of(found, family=ran, exact=exact and bin_.tile is None and bin_.split is None)
+
+
 def _on_vector_units(kernel: Kernel, rows: Array, library: KernelLibrary, stack: str) -> ProductChoice:
     """Return the product in 16-bit operands and 32-bit arithmetic, on the vector units: no alignment is needed."""
     found = library.find("vector_gemm", (FP16_STORED.name, "fp32-linear"), stack)
-    model = library.model(VectorGemmFamily(arithmetic=FP16_STORED), found, wanted=FP16_STORED.name)
+    timed = Timed.of(library.timings("vector_gemm", (FP16_STORED.name,), stack))
+    model = library.model(VectorGemmFamily(arithmetic=FP16_STORED), found, wanted=FP16_STORED.name, timed=timed)
     shape = kernel.matmul
     shapes = vector_gemm.gemm_shapes(rows, np.array(float(shape.columns)), np.array(float(shape.depth)))
     count = len(rows)
@@ -114,7 +125,8 @@ def price_experts(kernel: Kernel, rows: Array, bin_: ProductBin, library: Kernel
     shape, device = kernel.experts, library.device
     variant = kernel.weights_format if kernel.activations_format in MATRIX_RATES or FORMAT_BYTES[kernel.weights_format] < 1 else "bf16"
     found = library.find("experts", (variant, *EXPERT_STAND_INS.get(variant, ("bf16",))), stack)
-    model = library.model(EXPERTS, found, wanted=variant)
+    timed = Timed.of(library.timings("experts", (variant,), stack), exact=False)  # timed with other loads than are replayed
+    model = library.model(EXPERTS, found, wanted=variant, timed=timed)
     ones = np.ones(len(rows))
     tiles = _expert_tiles(kernel, rows, bin_)
     share = shape.experts_per_row / shape.experts_count
@@ -126,6 +138,7 @@ def price_experts(kernel: Kernel, rows: Array, bin_: ProductBin, library: Kernel
         "hidden": shape.hidden * ones,
         "inter": shape.width * ones,
         "matrices": 3.0 * ones,
+        "experts": shape.experts_count * ones,
         "rows": rows * shape.experts_per_row,
         "active_experts": active,
         "row_tiles": row_tiles,

@@ -18,7 +18,7 @@ from replay.tiling.bins import tile_decisions
 from replay.tiling.library import Cost, KernelLibrary
 from replay.tiling.memory import kv_pool
 from replay.tiling.pricing import Pricer
-from replay.tiling.step_table import KERNEL_SCHEMA, StepLimits, StepTable
+from replay.tiling.step_table import KERNEL_SCHEMA, MEASURED_SCHEMA, StepLimits, StepTable
 from replay.tiling.table_decisions import table_decisions
 from replay.tiling.tabulate import Tabulator
 
@@ -53,6 +53,7 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
         pool=kv_pool(plan, model, hardware, mapping),
         limits=limits,
         reference_flops_per_s=hardware.reference_flops_per_s * plan.graph.ranks_count,
+        measured=_measured_table(tabulator.costs),
     )
     decisions = (
         *plan.decisions,
@@ -112,6 +113,15 @@ def _kernel_table(plan: KernelPlan, model: ModelSpec, costs: dict[str, Cost]) ->
         for kernel in plan.kernels
     ]
     return pa.Table.from_pylist(rows, schema=KERNEL_SCHEMA)
+
+
+def _measured_table(costs: dict[str, Cost]) -> pa.Table:
+    """Return the measured rows of each kernel (MEASURED_SCHEMA)."""
+    rows = []
+    for kernel, cost in costs.items():
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], cost.measured, [0]]).astype(np.int8)))
+        rows += [{"kernel": kernel, "first_row": first, "last_row": after - 1} for first, after in edges.reshape(-1, 2).tolist()]
+    return pa.Table.from_pylist(rows, schema=MEASURED_SCHEMA)
 
 
 def _model_flops(kernel: Kernel, whole: OpGraph) -> dict[str, float]:

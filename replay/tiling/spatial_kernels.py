@@ -130,8 +130,14 @@ class SpatialAttention:
 
 
 def _datasheet(terms: Terms, device: HardwareSpec) -> Cost:
-    exponent = overlap_exponent(device)
-    return Cost(terms=terms, overlap_exponent=exponent, source="datasheet", error_ratio=UNCALIBRATED_ERROR_RATIO, stack="")
+    return Cost(
+        terms=terms,
+        overlap_exponent=overlap_exponent(device),
+        source="datasheet",
+        error_ratio=UNCALIBRATED_ERROR_RATIO,
+        stack="",
+        measured=np.zeros(len(terms.compute_s), dtype=np.bool_),
+    )
 
 
 def _choice(found: SpatialChoice, cost: Cost) -> ProductChoice:

@@ -25,7 +25,7 @@ device work is the sum over kernels of calls x time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ KERNEL_SCHEMA = pa.schema(
         pa.field("axis", pa.string(), nullable=False),  # tokens | sequences | decode_attention | prefill_attention
         pa.field("calls_count", pa.int64(), nullable=False),  # calls per step
         pa.field("overlap_exponent", pa.float64(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),  # measured | calibrated | datasheet
+        pa.field("source", pa.string(), nullable=False),  # calibrated | datasheet, of rows that are not measured
         pa.field("stack", pa.string(), nullable=False),  # software the kernel was timed under; empty without a calibration
         pa.field("error_ratio", pa.float64(), nullable=False),  # mean relative error to expect of its time
         pa.field("flops_per_token", pa.float64(), nullable=False),  # model FLOPs needed, over all calls and ranks, per token of the axis
@@ -49,6 +49,17 @@ KERNEL_SCHEMA = pa.schema(
     ]
 )
 """One row per kernel. The term tables below have a column ``<kernel>.<term>`` for each of their kernels and TERMS."""
+
+MEASURED_SCHEMA = pa.schema(
+    [
+        pa.field("kernel", pa.string(), nullable=False),
+        pa.field("first_row", pa.int64(), nullable=False),
+        pa.field("last_row", pa.int64(), nullable=False),
+    ]
+)
+"""Ranges of rows of a kernel's term table that timings of the kernel decide: they are `measured`, whatever `source` says of the others."""
+MEASURED_ERROR_RATIO = 0.02
+"""Mean relative error of those: two collections of one kernel on one device model differ by 1 to 3 % in the median (public tables)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +121,8 @@ class StepTable:
     limits: StepLimits
     reference_flops_per_s: float
     """Peak of the whole tensor-parallel group that MFU is measured against."""
+    measured: pa.Table = field(default_factory=MEASURED_SCHEMA.empty_table)
+    """MEASURED_SCHEMA; empty without measurements."""
 
     @property
     def context_knots(self) -> npt.NDArray[np.float64]:

@@ -16,7 +16,7 @@ from replay.tiling.bins import attention_bins, product_bins
 from replay.tiling.library import Cost, in_order, merged
 from replay.tiling.pricing import Pricer
 from replay.tiling.step_table import StepLimits
-from replay.tiling.terms import TERM_NAMES, Array, Terms, join, nothing
+from replay.tiling.terms import TERM_NAMES, Array, Terms
 
 KNOTS_PER_OCTAVE = 2
 """Mean contexts and mean keys at which attention is tabulated, per doubling; in between its terms are near linear."""
@@ -64,8 +64,8 @@ class Tabulator:
     def _by_rows(self, kernel: Kernel, rows_to: int) -> Cost:
         """Return the cost for 0..rows_to rows, one of the kernel's phases after the other; row 0 costs nothing."""
         if not kernel.backends:
-            cost = self.pricer.movement(kernel, np.arange(1.0, rows_to + 1.0))
-            return replace(cost, terms=join([nothing(1), cost.terms] * len(kernel.step_phases)))
+            cost = self.pricer.movement(kernel, np.arange(1.0, rows_to + 1.0)).after_nothing(1)
+            return merged([cost] * len(kernel.step_phases))
         costs: list[Cost] = []
         priced: dict[object, Cost] = {}
         for bin_ in product_bins(kernel, self.pricer.library.device, self.pricer.mapping, rows_to):
@@ -74,7 +74,7 @@ class Tabulator:
                 rows = np.arange(float(bin_.first_row), bin_.last_row + 1.0)
                 priced[phaseless] = self.pricer.product(kernel, rows, bin_).cost
             cost = priced[phaseless]
-            costs.append(replace(cost, terms=join([nothing(1), cost.terms])) if bin_.first_row == 1 else cost)
+            costs.append(cost.after_nothing(1) if bin_.first_row == 1 else cost)
         return merged(costs)
 
     def by_keys(self, kernel: Kernel, tokens: Array, keys: Array) -> Cost:
@@ -93,7 +93,7 @@ class Tabulator:
                 places.append(np.flatnonzero((covered >= bin_.first_row) & (covered <= bin_.last_row)))
                 costs.append(self.pricer.product(kernel, rows[places[-1]], bin_).cost)
             cost = in_order(costs, places)
-        return replace(cost, terms=cost.terms.take(place))
+        return cost.take(place)
 
     def _decode_terms(self, kernels: Sequence[Kernel]) -> pa.Table:
         knots, rows_to = context_knots(self.limits.attention_window_tokens), self.limits.max_running
@@ -102,15 +102,15 @@ class Tabulator:
         def price(kernel: Kernel) -> Cost:
             if kernel.phase is None:  # runs for each sequence, whatever its context
                 cost = self._by_rows(kernel, rows_to)
-                return replace(cost, terms=cost.terms.take(np.repeat(np.arange(rows_to + 1), len(knots))))
+                return cost.take(np.repeat(np.arange(rows_to + 1), len(knots)))
             costs = []
             for bin_ in attention_bins(kernel, self.pricer.library.device, self.pricer.mapping, rows_to):
                 first = max(bin_.first_row, 1)
                 rows = row_knots(first, bin_.last_row, dense=DENSE_ROWS)
                 points = np.repeat(rows, len(knots)), np.tile(knots, len(rows))
                 cost = self.pricer.attention(kernel, bin_, self.limits.attention_window).decode(*points)
-                terms = _spread(cost.terms, rows, np.arange(first, bin_.last_row + 1), len(knots))
-                costs.append(replace(cost, terms=join([nothing(len(knots)), terms]) if bin_.first_row == 0 else terms))
+                cost = _spread(cost, rows, np.arange(first, bin_.last_row + 1), len(knots))
+                costs.append(cost.after_nothing(len(knots)) if bin_.first_row == 0 else cost)
             return merged(costs)
 
         return pa.table(index | self._columns(kernels, price))
@@ -125,15 +125,14 @@ class Tabulator:
 
         def price(kernel: Kernel) -> Cost:
             if kernel.phase is None:
-                cost = self.by_keys(kernel, np.repeat(tokens, len(keys)), np.tile(keys, len(tokens)))
-                return replace(cost, terms=join([nothing(len(keys)), cost.terms]))
+                return self.by_keys(kernel, np.repeat(tokens, len(keys)), np.tile(keys, len(tokens))).after_nothing(len(keys))
             costs = []
             for bin_ in bins[kernel.id]:
                 rows = tokens[(tokens >= bin_.first_row) & (tokens <= bin_.last_row)]
                 cost = self.pricer.attention(kernel, bin_, self.limits.attention_window).prefill(
                     np.repeat(rows, len(keys)), np.tile(keys, len(rows))
                 )
-                costs.append(replace(cost, terms=join([nothing(len(keys)), cost.terms])) if bin_.first_row == 0 else cost)
+                costs.append(cost.after_nothing(len(keys)) if bin_.first_row == 0 else cost)
             return merged(costs)
 
         return pa.table(index | self._columns(kernels, price))
@@ -161,11 +160,13 @@ def row_knots(first: int, last: int, *, dense: int = 1) -> npt.NDArray[np.float6
     return np.unique(np.concatenate([whole, grid[(grid > first) & (grid < last)], [first, last]])).astype(np.float64)
 
 
-def _spread(terms: Terms, knots: Array, rows: Array, width: int) -> Terms:
-    """Return terms at `knots` x width as terms at every one of `rows` x width, linear in between."""
+def _spread(cost: Cost, knots: Array, rows: Array, width: int) -> Cost:
+    """Return a cost at `knots` x width as one at every one of `rows` x width, linear in between; measured where both ends are."""
     if len(knots) == len(rows):
-        return terms
+        return cost
     low = np.clip(np.searchsorted(knots, rows, side="right") - 1, 0, len(knots) - 2)
     share = ((rows - knots[low]) / (knots[low + 1] - knots[low]))[:, None]
-    grids = {name: getattr(terms, name).reshape(-1, width) for name in TERM_NAMES}
-    return Terms(**{name: (grid[low] + (grid[low + 1] - grid[low]) * share).ravel() for name, grid in grids.items()})
+    grids = {name: getattr(cost.terms, name).reshape(-1, width) for name in TERM_NAMES}
+    terms = Terms(**{name: (grid[low] + (grid[low + 1] - grid[low]) * share).ravel() for name, grid in grids.items()})
+    measured = cost.measured.reshape(-1, width)
+    return replace(cost, terms=terms, measured=((measured[low] | (share == 1)) & (measured[low + 1] | (share == 0))).ravel())

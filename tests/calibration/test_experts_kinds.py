@@ -43,8 +43,9 @@ def test_milliseconds_become_seconds_and_the_file_name_gives_device_and_stack():
 def test_vllm_multiplies_only_the_ranks_choices():
     (found,) = read(ROW)  # 16 tokens over 128 experts: one row for each of the rank's 16
     assert {name: float(column[0]) for name, column in found.shapes.items()} == {
-        "tokens": 16, "choices": 8, "hidden": 2048, "inter": 768, "matrices": 3, "rows": 16, "active_experts": 16, "row_tiles": 16,
-        "tile_rows": 16, "tile_columns": 64, "tile_depth": 128, "tile_group": 1, "tuned": 0, "weight_bytes": 2, "activation_bytes": 2,
+        "tokens": 16, "choices": 8, "hidden": 2048, "inter": 768, "matrices": 3, "experts": 16, "rows": 16, "active_experts": 16,
+        "row_tiles": 16, "tile_rows": 16, "tile_columns": 64, "tile_depth": 128, "tile_group": 1, "tuned": 0,
+        "weight_bytes": 2, "activation_bytes": 2,
     }  # fmt: skip
 
 

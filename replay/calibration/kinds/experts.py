@@ -129,6 +129,7 @@ def _shapes(name: str, sizes: dict[str, npt.NDArray[np.int64]], loads: list[Rank
         "hidden": hidden,
         "inter": inter,
         "matrices": np.where(ungated, 2.0, 3.0),
+        "experts": experts,
         "rows": np.array([part.sum(axis=1).mean() for part in rows]),
         "active_experts": np.array([(part > 0).sum(axis=1).mean() for part in rows]),
         "row_tiles": np.array([row_tiles(part, height) for part, height in zip(rows, tiles.rows, strict=True)]),

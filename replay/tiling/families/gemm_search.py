@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,11 @@ class Product:
     memory_s: Array
     dram_bytes: Array
 
+    def take(self, rows: npt.NDArray[np.int64]) -> Product:
+        """Return some of the products."""
+        names = ("rows", "columns", "depth", "memory_s", "dram_bytes")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fastest:
@@ -70,6 +75,10 @@ class _Tiles:
     store_s: Array
     latency_s: Array
 
+    def take(self, rows: npt.NDArray[np.int64]) -> _Tiles:
+        """Return the terms of some products."""
+        return replace(self, **{name: getattr(self, name)[:, rows] for name in ("grid", "work_cubed", "store_s")})
+
 
 def fastest(
     product: Product, tiles: tuple[Tile, ...], device: HardwareSpec, parameters: Parameters, *, split: int | None, vector: bool
@@ -77,36 +86,37 @@ def fastest(
     """Return the fastest of `tiles` and splits (None: all), and of the kernel for one row where there is one (`vector`)."""
     count = len(product.rows)
     table = _tiles(product, tiles, device, parameters)
-    deepest = most_split(product.depth, product.step_elements)
-    allowed = np.maximum(1.0, np.minimum(deepest, _uncrowded(table, device)))
-    pinned = None if split is None else np.broadcast_to(taken_split(np.minimum(deepest, float(split))), allowed.shape)
-    every, floor = np.arange(count), np.full(count, parameters["floor_s"])
+    deepest, most = most_split(product.depth, product.step_elements), MOST_SPLIT_TILES_PER_UNIT * device.units_count
+    allowed = np.maximum(1.0, np.minimum(deepest, most / table.grid.min(axis=0)))  # by the tile that crowds units least
+    pinned = None if split is None else taken_split(np.minimum(deepest, float(split)))
     time_s, index = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
     parts, execute_s, combine_s, waves = np.ones(count), np.full(count, np.inf), np.zeros(count), np.ones(count)
     for asked in SPLITS:
-        usable = allowed >= asked if pinned is None else pinned == asked
-        if not usable.any():
+        rows = np.flatnonzero(allowed >= asked if pinned is None else pinned == asked)
+        if not len(rows):
             continue
-        candidate_s, candidate_waves = _execute(table, asked, product, device, parameters)
-        candidate_s = np.where(usable, candidate_s, np.inf)
-        best = np.argmin(candidate_s, axis=0)
-        chosen_s = candidate_s[best, every]
+        some = product.take(rows)
+        tiles_to = np.inf if asked == 1 or pinned is not None else most
+        best, found_s, found_waves = _best_tile(table.take(rows), asked, some, device, parameters, tiles_to=tiles_to)
         if vector and asked == 1:
-            row_s = _one_row(product, device, parameters)
-            chosen_s, best = np.minimum(chosen_s, row_s), np.where(row_s < chosen_s, -1, best)
-        added_s = _combine_s(product, asked, device, parameters)
-        total_s = combine(chosen_s, product.memory_s, floor, added_s, parameters["overlap_exponent"])
-        better = total_s < time_s
-        time_s = np.where(better, total_s, time_s)
-        index, parts = np.where(better, best, index), np.where(better, asked, parts)
-        execute_s, combine_s = np.where(better, chosen_s, execute_s), np.where(better, added_s, combine_s)
-        waves = np.where(better, candidate_waves[best, every], waves)
+            row_s = _one_row(some, device, parameters)
+            found_s, best = np.minimum(found_s, row_s), np.where(row_s < found_s, -1, best)
+        added_s, floor = _combine_s(some, asked, device, parameters), np.full(len(rows), parameters["floor_s"])
+        total_s = combine(found_s, some.memory_s, floor, added_s, parameters["overlap_exponent"])
+        better = total_s < time_s[rows]
+        won = rows[better]
+        time_s[won], index[won], parts[won] = total_s[better], best[better], asked
+        execute_s[won], combine_s[won], waves[won] = found_s[better], added_s[better], found_waves[better]
     return _placed(product, tiles, index, parts, execute_s, combine_s, waves)
 
 
-def _uncrowded(table: _Tiles, device: HardwareSpec) -> Array:
-    """Return the most parts with which units do not hold more tiles than a library splits for [tiles, rows]."""
-    return np.asarray(MOST_SPLIT_TILES_PER_UNIT * device.units_count / table.grid)
+def _best_tile(
+    table: _Tiles, split: int, product: Product, device: HardwareSpec, parameters: Parameters, *, tiles_to: float
+) -> tuple[npt.NDArray[np.int64], Array, Array]:
+    """Return index, execution time and waves [rows] of the fastest tile at a split of which a product has at most `tiles_to`."""
+    seconds, waves = _execute(table, split, product, device, parameters)
+    best, every = np.argmin(np.where(table.grid * split > tiles_to, np.inf, seconds), axis=0), np.arange(len(product.rows))
+    return best, seconds[best, every], waves[best, every]
 
 
 def _tiles(product: Product, tiles: tuple[Tile, ...], device: HardwareSpec, parameters: Parameters) -> _Tiles:
