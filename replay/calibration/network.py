@@ -27,11 +27,13 @@ HIDDEN_OF_FEW = (12, 12)
 FEW_FEATURES = 12
 STEPS = 1000
 """Training steps; on public GEMM timings twice as many change the error on groups left out by less than 0.2 points, up or down."""
-RIDGE = 1.0
-"""Weight of the squared parameters, as if that many rows pulled each of them to 0; 0.3 and 3 err alike, 30 half a point more."""
+RIDGES = (1.0, 30.0)
+"""Trial weights of the squared parameters, as if that many rows pulled each of them to 0; cross-validation takes the better one.
+
+On public GEMM timings 0.3 and 3 err as 1, and 30 half a point more, but a point less where only forty shape groups are fitted.
+"""
 LEAST_GAIN_RATIO = 0.01
 """Share of the error on groups left out that a network must take away; less is luck of the folds."""
-TRIAL_ROWS = 4000
 MEMORY = 20
 """Steps that L-BFGS remembers."""
 DIGITS = 4
@@ -52,13 +54,12 @@ def fit_network(
     mean, spread = features.mean(axis=0), features.std(axis=0)
     spread = np.where(spread > 1e-9, spread, 1.0)
     points = (features - mean) / spread
-    rows = np.arange(len(logs))
-    if len(rows) > TRIAL_ROWS:
-        rows = np.sort(stream(seed, "calibration/trial").choice(len(rows), TRIAL_ROWS, replace=False))
-    without = float(np.abs(logs[rows] - np.median(logs[rows])).mean())
-    if _cross_validated(points[rows], logs[rows], folds[rows], seed) > (1.0 - LEAST_GAIN_RATIO) * without:
+    # On fewer rows all networks err more, and stiff ones are favoured.
+    errors = {ridge: _cross_validated(points, logs, folds, ridge, seed) for ridge in RIDGES}
+    ridge = min(RIDGES, key=errors.__getitem__)
+    if errors[ridge] > (1.0 - LEAST_GAIN_RATIO) * float(np.abs(logs - np.median(logs)).mean()):
         return None
-    layers = _trained(points, logs, seed)
+    layers = _trained(points, logs, ridge, seed)
     return NetworkResidualSpec(
         features=names,
         mean=_rounded(mean),
@@ -69,17 +70,17 @@ def fit_network(
     )
 
 
-def _cross_validated(points: Array, logs: Array, folds: npt.NDArray[np.int64], seed: int) -> float:
+def _cross_validated(points: Array, logs: Array, folds: npt.NDArray[np.int64], ridge: float, seed: int) -> float:
     """Return the mean absolute error on groups left out."""
     errors = np.zeros(len(logs))
     for fold in range(FOLDS):
         left = folds == fold
-        layers = _trained(points[~left], logs[~left], seed)
+        layers = _trained(points[~left], logs[~left], ridge, seed)
         errors[left] = np.abs(logs[left] - activations(points[left], layers)[-1][:, 0])
     return float(errors.mean())
 
 
-def _trained(points: Array, logs: Array, seed: int) -> Layers:
+def _trained(points: Array, logs: Array, ridge: float, seed: int) -> Layers:
     """Return the network after `STEPS` of training."""
     from scipy.optimize import minimize
 
@@ -87,7 +88,7 @@ def _trained(points: Array, logs: Array, seed: int) -> Layers:
     draw = stream(seed, "calibration/network")
     # The last layer starts near 0: the physics is the first guess.
     start = [(draw.normal(0.0, (0.1 if b == 1 else 1.0) / np.sqrt(a), (a, b)), np.zeros(b)) for a, b in pairwise(sizes)]
-    arguments = (sizes, points.astype(np.float32), logs.astype(np.float32), RIDGE)
+    arguments = (sizes, points.astype(np.float32), logs.astype(np.float32), ridge)
     options = {"maxiter": STEPS, "maxfun": 2 * STEPS, "maxcor": MEMORY}
     return _layers(minimize(objective, _flat(start), args=arguments, jac=True, method="L-BFGS-B", options=options).x, sizes)
 

@@ -100,8 +100,9 @@ def test_an_unknown_device_in_the_name_is_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["vidur_mlp_a100.csv", "vidur_mlp_h100.csv"])
 def test_fits_reach_their_error_on_token_counts_left_out(file: str, shared: Path):
-    found = LAYERS_KIND.read(pyarrow.csv.read_csv(shared / "data" / "measurements" / file), file)
-    assert len(found) >= 5
+    read_sets = LAYERS_KIND.read(pyarrow.csv.read_csv(shared / "data" / "measurements" / file), file)
+    found = [part for part in read_sets if part.family.name != "gemm"]  # tests/catalog holds projections to theirs
+    assert len(found) == len(read_sets) - 1 >= 5
     for part in found:
         groups = np.unique(part.group_key[0], return_inverse=True)[1]
         fit = fit_family(part.family, part.shapes, part.seconds, groups, fitted_mask(part.group_key), read_hardware(part.hardware), seed=1)
