@@ -21,8 +21,11 @@ FIT_ROWS = 1500
 """Rows the parameters are fitted on, drawn evenly over the logarithm of the time; more changes them little."""
 MOST_BUMP_FEATURES = 12
 """Features beyond which the residual is a network: on the 25 of dense multiplies bumps err half a point more, at three times the size."""
+FEW_FEATURES = 4
 MOST_BUMP_ROWS = 1000
-"""Rows beyond which it is a network too: on public attention timings it errs as little as bumps, at half their size."""
+"""Rows over more than FEW_FEATURES beyond which a network is fitted beside the bumps."""
+BUMPS_GAIN_RATIO = 0.05
+"""Share by which bumps must err less than the network, which is about half as large."""
 SOFT_L1_SCALE = 0.1
 """Log error beyond which an error counts linearly: a tenth is twice the repeat noise of the same kernel."""
 
@@ -104,16 +107,19 @@ def fit_parameters(
 def fit_residual(family: KernelFamily, features: Array, logs: Array, groups: npt.NDArray[np.int64], *, seed: int) -> Residual | None:
     """Return the residual of log errors `logs` [rows] over `features` [rows, features], or None where it helps no unseen group.
 
-    Bumps (`replay.calibration.smooth`) for few rows of few features, else a network (`replay.calibration.network`), or bumps again
-    where it does not help; either is held back by cross-validation over whole groups, by mean absolute error.
+    Bumps (`replay.calibration.smooth`) for few rows or features, a network (`replay.calibration.network`) for many features, the better
+    of them for many rows of some; either is held back by cross-validation over whole groups, by mean absolute error.
     """
     names = family.residual_features
-    network = None
-    if len(names) > MOST_BUMP_FEATURES or len(logs) > MOST_BUMP_ROWS:
+    if len(names) > MOST_BUMP_FEATURES:
         network = fit_network(names, features, logs, groups, seed=seed)
-    if network is not None or len(names) > MOST_BUMP_FEATURES:
-        return network
-    return fit_smooth(names, features, logs, groups, seed=seed)
+        return None if network is None else network.residual
+    bumps, network = fit_smooth(names, features, logs, groups, seed=seed), None
+    if len(names) > FEW_FEATURES and len(logs) > MOST_BUMP_ROWS:
+        network = fit_network(names, features, logs, groups, seed=seed)
+    if network is not None and (bumps is None or bumps.error > (1.0 - BUMPS_GAIN_RATIO) * network.error):
+        return network.residual
+    return None if bumps is None else bumps.residual
 
 
 def error_figures(predicted: Array, measured: Array, n_fitted: int) -> ErrorFigures:

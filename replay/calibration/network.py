@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from replay.calibration.smooth import NOISE_LOG_ERROR, SMALL_LOG_ERROR
+from replay.calibration.smooth import NOISE_LOG_ERROR, SMALL_LOG_ERROR, Candidate
 from replay.calibration.split import FOLDS, cross_validation_folds
 from replay.seeds import stream
 from replay.specs.calibration import NetworkLayer, NetworkResidualSpec
@@ -22,8 +22,8 @@ from replay.tiling.terms import Array
 
 HIDDEN = (20, 20)
 """961 weights over 25 features. On public GEMM timings 24 or 28 a layer are within 0.1 points of error, one layer is half a point worse."""
-HIDDEN_OF_FEW = (12, 12)
-"""265 weights over 7 features. On public attention timings 20 a layer are within 0.3 points of error, either way."""
+HIDDEN_OF_FEW = (10, 10)
+"""211 weights over the 8 features of attention. On public attention timings 12 or 20 a layer are within 0.4 points of error, up or down."""
 FEW_FEATURES = 12
 STEPS = 1000
 """Training steps; on public GEMM timings twice as many change the error on groups left out by less than 0.2 points, up or down."""
@@ -36,14 +36,12 @@ LEAST_GAIN_RATIO = 0.01
 """Share of the error on groups left out that a network must take away; less is luck of the folds."""
 MEMORY = 20
 """Steps that L-BFGS remembers."""
-DIGITS = 4
+DIGITS = 3
 
 Layers = list[tuple[Array, Array]]
 
 
-def fit_network(
-    names: tuple[str, ...], features: Array, logs: Array, groups: npt.NDArray[np.int64], *, seed: int
-) -> NetworkResidualSpec | None:
+def fit_network(names: tuple[str, ...], features: Array, logs: Array, groups: npt.NDArray[np.int64], *, seed: int) -> Candidate | None:
     """Return the residual of log errors `logs` [rows] over `features` [rows, features], or None where it helps no unseen group.
 
     `groups` [rows] numbers the shape groups: folds keep them whole.
@@ -60,7 +58,7 @@ def fit_network(
     if errors[ridge] > (1.0 - LEAST_GAIN_RATIO) * float(np.abs(logs - np.median(logs)).mean()):
         return None
     layers = _trained(points, logs, ridge, seed)
-    return NetworkResidualSpec(
+    residual = NetworkResidualSpec(
         features=names,
         mean=_rounded(mean),
         scale=_rounded(spread),
@@ -68,6 +66,7 @@ def fit_network(
         upper=_rounded(points.max(axis=0)),
         layers=tuple(NetworkLayer(weights=tuple(map(_rounded, weights)), biases=_rounded(biases)) for weights, biases in layers),
     )
+    return Candidate(residual=residual, error=errors[ridge])
 
 
 def _cross_validated(points: Array, logs: Array, folds: npt.NDArray[np.int64], ridge: float, seed: int) -> float:

@@ -35,7 +35,7 @@ def table(spec: MappingSpec, chip: str):
     return compile_mapping(LLAMA_8B, read_hardware(chip), spec).table
 
 
-@pytest.mark.parametrize("name", KNOBS)
+@pytest.mark.parametrize("name", [name for name in KNOBS if name != "gemm.tile_table"])  # names a file: see test_tuned_tables
 def test_a_chip_scope_is_the_setting_there_and_nothing_elsewhere(name):
     section, key = name.split(".", 1)
     value = VALUES.get(name, "false")
