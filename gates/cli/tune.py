@@ -10,6 +10,7 @@ import click
 from gates.cli.arms import ArmSource, relative_name
 from gates.cli.inputs import chosen, chosen_mapping, chosen_model, chosen_seed, current_project, load_hardware, load_traces, project_folder
 from gates.cli.progress import note
+from gates.cli.table_cache import cache_option, user_cache
 from gates.project import Project
 from replay.errors import SpecError
 
@@ -30,6 +31,7 @@ DEFAULT_REPLAYS = 40
 @click.option(
     "--replays", type=click.IntRange(min=1), default=DEFAULT_REPLAYS, show_default=True, help="Most replays of the trace (--objective p99)."
 )
+@cache_option
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of every random draw (default: the project's, else 0).")
 def command(
     trace: str | None,
@@ -39,6 +41,7 @@ def command(
     out: Path | None,
     objective: str,
     replays: int,
+    no_cache: bool,
     seed: int | None,
 ) -> None:
     """Write a mapping tuned for a trace on one accelerator: tiles, splits, graph sizes, all-reduce threshold; every line says why.
@@ -65,7 +68,7 @@ def command(
     device = load_hardware([hardware] if hardware else [], project)[0]
     requests, _ = load_traces([trace] if trace else [], project)[0]
     note(f"replaying {arm.label} on {requests.name}, {device.name}")
-    replayer = Replayer(trace=requests, model=spec, hardware=device, seed=chosen_seed(seed, project))
+    replayer = Replayer(trace=requests, model=spec, hardware=device, seed=chosen_seed(seed, project), cache=user_cache(no_cache))
     text = _tuned(arm, replayer, requests, objective, replays)
     if out is None:
         click.echo(text, nl=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from typing import Any
 
@@ -137,9 +137,7 @@ class HardwareSpec:
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form that is digested and embedded in bundles."""
-        document: dict[str, Any] = _stated(json.loads(canonical_json(self)))
-        if not self.measured:
-            del document["measured"]
+        document: dict[str, Any] = json.loads(canonical_json(self._record))
         return document
 
     @classmethod
@@ -158,10 +156,16 @@ class HardwareSpec:
     @cached_property
     def digest(self) -> str:
         """Digest of every figure."""
-        return digest_document(self.to_document())
+        return digest_document(self._record)
+
+    @property
+    def _record(self) -> dict[str, Any]:
+        """The fields without those that say nothing, so that what a device lacks does not change its digest; kernels are not copied."""
+        record: dict[str, Any] = _stated(self)
+        return record if self.measured else {key: value for key, value in record.items() if key != "measured"}
 
 
-def _stated(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document without what is None, so that a figure a device lacks does not change its digest."""
-    kept = {key: value for key, value in document.items() if value is not None}
-    return {key: _stated(value) if isinstance(value, dict) else value for key, value in kept.items()}
+def _stated(value: Any) -> Any:
+    """Return a record or dictionary as a dictionary without what is None; anything else as it is."""
+    entries = {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else value
+    return {key: _stated(entry) for key, entry in entries.items() if entry is not None} if isinstance(entries, dict) else value

@@ -115,7 +115,7 @@ class AttentionPricer:
     def _timed(self, family: DecodeAttention | PrefillAttention, variant: str) -> Timed | None:
         """Return the timings of a kernel, which took the tiles and splits that are its own."""
         own = self.bin_.tile is None and self.bin_.split is None
-        return Timed.of(self.library.timings(family.name, (variant,), self.stack), family=family, exact=own)
+        return Timed.of(self.library.timings(family.name, (variant,), self.stack, by_format=True), family=family, exact=own)
 
     def _trusted(self, model: KernelModel) -> KernelModel:
         """Return a model with the error of no calibration where another kind of kernel stands in: keys wider than values."""

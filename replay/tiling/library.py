@@ -149,13 +149,19 @@ class KernelLibrary:
         first = there[0].hardware if there else ""
         return max(measured or (kernel.fit.stack for kernel in there if kernel.hardware == first), key=_version, default="")
 
-    def timings(self, family: str, variants: Iterable[str], stack: str) -> Timings | None:
-        """Return what was measured of the first of `variants` that anything was: under `stack`, else in tables that name none."""
+    def timings(self, family: str, variants: Iterable[str], stack: str, *, by_format: bool = False) -> Timings | None:
+        """Return what was measured of the first of `variants` that anything was: under `stack`, else in tables that name none.
+
+        With `by_format` a variant is a format and the kernel that a stack takes for it (``bf16-flash2``); a table that names no stack
+        is of whichever kernel runs.
+        """
+        ours = [one for one in self.device.measured if one.family == family]
         for variant in variants:
-            for wanted in (stack, ""):
-                found = [one for one in self.device.measured if (one.family, one.variant, one.stack) == (family, variant, wanted)]
-                if found:
-                    return timings(found)
+            alike = variant.rpartition("-")[0] if by_format else variant
+            unnamed = [one for one in ours if not one.stack and alike == (one.variant.rpartition("-")[0] if by_format else one.variant)]
+            found = [one for one in ours if one.stack and (one.variant, one.stack) == (variant, stack)] or unnamed
+            if found:
+                return timings(found)
         return None
 
     def newest(self, prefix: str) -> str:

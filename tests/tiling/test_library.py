@@ -96,7 +96,8 @@ def test_kernels_decide_for_the_units_of_the_device_that_they_were_timed_on():
 
 def cost(seconds, exponent, source="calibrated", stack="s"):
     terms = Terms(**{name: np.array(seconds, dtype=float) / 4 for name in ("compute_s", "memory_s", "launch_s", "sync_s", "bytes")})
-    return Cost(terms=terms, overlap_exponent=exponent, source=source, error_ratio=0.1 if source == "calibrated" else 0.5, stack=stack)
+    measured, error_ratio = np.array(seconds) > 2.5, 0.1 if source == "calibrated" else 0.5
+    return Cost(terms=terms, overlap_exponent=exponent, source=source, error_ratio=error_ratio, stack=stack, measured=measured)
 
 
 def test_ranges_that_join_differently_keep_their_times_and_the_weakest_source():
@@ -104,11 +105,13 @@ def test_ranges_that_join_differently_keep_their_times_and_the_weakest_source():
     whole = merged(parts)
     np.testing.assert_allclose(whole.time_s, np.concatenate([part.time_s for part in parts]))
     assert (whole.overlap_exponent, whole.source, whole.error_ratio, whole.stack) == (2.0, "datasheet", 0.5, "s+t")
+    assert whole.measured.tolist() == [False, False, True, True]
 
 
 def test_disjoint_rows_come_back_in_their_order():
     whole = in_order([cost([1.0, 3.0], 2.0), cost([0.0, 2.0], 2.0)], [np.array([1, 3]), np.array([0, 2])])
     np.testing.assert_allclose(whole.terms.compute_s, np.arange(4) / 4)
+    assert whole.measured.tolist() == [False, False, False, True]
 
 
 def test_the_newest_stack_of_a_framework_is_found_by_its_prefix():

@@ -187,6 +187,13 @@ def test_decode_attention_is_corrected_along_context_and_sequences(lines):
     assert lines or inside[1:17, between].all()
 
 
+def test_a_table_of_attention_that_names_no_stack_is_of_whichever_kernel_runs():
+    found = attention(steps_of)
+    for variant, stack, counts in (("bf16-flash2", "", True), ("bf16-flash2", "vllm_1.0", False), ("bf16-fp8kv-flash3", "", False)):
+        _, known = tables(replace(found, variant=variant, stack=stack), product(stack="vllm_1.0"))
+        assert bool(len(measured_rows(known, "attention_decode"))) is counts
+
+
 def test_the_sheet_says_what_is_measured_row_by_row():
     device, spec = replace(round_hardware(), measured=(product(),)), mapping(*SMALL)
     done = compile_mapping(LLAMA_8B, device, spec)
