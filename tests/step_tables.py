@@ -40,15 +40,20 @@ def make_kernel(name: str, axis: str, layer_type: str, **more: Any) -> dict[str,
 
 
 def make_limits(
-    max_running: int = 8, max_batched_tokens: int = 64, max_context_tokens: int = AMPLE, window_tokens: int | None = None
+    max_running: int = 8,
+    max_batched_tokens: int = 64,
+    max_context_tokens: int = AMPLE,
+    window_tokens: int | None = None,
+    **rules: Any,
 ) -> StepLimits:
-    """Limits; full attention unless a window is given."""
+    """Limits; full attention unless a window is given, and the default rules of a mapping unless others are."""
     window = max_context_tokens if window_tokens is None else window_tokens
     return StepLimits(
         max_running=max_running,
         max_batched_tokens=max_batched_tokens,
         max_context_tokens=max_context_tokens,
         attention_window_tokens=window,
+        **rules,
     )
 
 

@@ -44,7 +44,7 @@ def flatten(table: StepTable, kernel_factors: Mapping[str, float] | None = None)
         InvariantError: the table breaks its own contract (missing rows, a graph larger than the token budget, limits below 1).
         SpecError: a factor names no kernel, or is not a finite number >= 0.
     """
-    from replay.execution.loop import sum_rows
+    from replay.execution.loop_prices import sum_rows
 
     factors = check_factors(table, kernel_factors)
     _check_table(table)

@@ -24,10 +24,15 @@ RECORD_STEPS = 8192
 def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> Replay:
     """Return what would have happened: the trace's requests, open loop from their scheduled arrivals, on one replica.
 
-    Continuous batching with chunked prefill and a paged cache, after vLLM V1 with synchronous scheduling:
+    Continuous batching with chunked prefill and a paged cache, after vLLM V1:
 
     - A step starts when the one before ended or, when nothing is left to run, at the next arrival. Requests that arrived at
       or before its start take part. It lasts max(device, host) seconds.
+    - With `async_scheduling` (vLLM's `--async-scheduling`, by default since 0.14; checked against logs of 0.19) two steps are in
+      flight: one is composed when the step before the one before it ends, so that arrivals wait for a whole step more; an idle
+      server starts at once and composes its second step at the same time. Whoever has its last token in flight keeps its seat
+      and blocks, and computes nothing. Tokens in flight of a preempted sequence still come out. Without it (older versions, and
+      `--no-async-scheduling`), a step is composed at its start.
     - Running sequences go first, in order of admission: the next token of a decoding one, or the next chunk (what the token
       budget leaves) of an unfinished prompt. Then, unless this step preempted, waiting ones first come first served while
       budget, seats and cache blocks last; one that does not fit holds up those behind it.

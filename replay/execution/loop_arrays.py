@@ -5,6 +5,8 @@ One array per kind keeps a sequence's figures together in memory and spares the 
 
 from __future__ import annotations
 
+import hashlib
+from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +20,9 @@ SEQUENCE = np.dtype(
         ("arrival_s", np.float64),
         ("prompt_tokens", np.int64),
         ("total_tokens", np.int64),  # prompt plus output
-        ("known_tokens", np.int64),  # prompt plus output so far: what can be computed
-        ("computed_tokens", np.int64),  # tokens whose keys and values are in the cache
+        ("known_tokens", np.int64),  # prompt plus output so far, tokens in flight included: what can be computed
+        ("computed_tokens", np.int64),  # tokens whose keys and values are in the cache, or will be when the steps in flight end
+        ("emitted_tokens", np.int64),
         ("prefill_until", np.int64),  # known at the last admission: computing those is prefill, computing later ones is decoding
         ("reached_tokens", np.int64),  # most tokens ever computed: computing those again is recomputation
         ("blocks", np.int64),
@@ -32,35 +35,57 @@ SEQUENCE = np.dtype(
 )
 """One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
 
-SEAT = np.dtype([("sequence", np.int64), ("chunk_tokens", np.int64)])
-"""A running sequence and what the current step computes of it; seats are in order of admission."""
+SOURCES = ("loop.py", "loop_schedule.py", "loop_prices.py")
+"""Files whose functions become the compiled loop."""
+
+
+def sources_digest() -> str:
+    """Return what tells one content of SOURCES from another."""
+    folder = resources.files(__package__)
+    return hashlib.sha256(b"".join(folder.joinpath(name).read_bytes() for name in SOURCES)).hexdigest()[:16]
+
+
+IN_FLIGHT = np.dtype([("end_s", np.float64), ("emitting", np.int64)])
+"""A step that was scheduled and has not ended: when it will, and how many sequences get a token then."""
 
 STATE = np.dtype(
     [
-        ("clock_s", np.float64),
+        ("clock_s", np.float64),  # when the next step is scheduled
+        ("busy_until_s", np.float64),  # end of the last step in flight
         ("arrived", np.int64),  # requests that have arrived: the first ones, for they are in arrival order
         ("admitted", np.int64),  # requests that have left the queue once: the first ones, for it is first come first served
         ("preempted", np.int64),  # depth of the stack of preempted sequences, which stand in front of the queue
         ("running", np.int64),
         ("free_blocks", np.int64),
         ("steps", np.int64),  # steps in the current record
+        ("in_flight", np.int64),  # steps scheduled and not ended
+        ("oldest", np.int64),  # slot of the one that ends first
+        ("quiet", np.int64),  # last steps in a row in which the same sequences, all that run, decoded
+        ("unrecorded_preemptions", np.int64),  # by a schedule that let nothing run
+        (f"sources_{sources_digest()}", np.int64),  # makes the type, by which compiled code is found, change with the code
     ]
 )
 
 STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA])
 
 
-LIMITS = np.dtype([(name, np.int64) for name in ("max_running", "max_batched_tokens", "window_tokens", "block_tokens", "pool_blocks")])
+LIMITS = np.dtype(
+    [(name, np.int64) for name in ("max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "block_tokens", "pool_blocks")]
+)
 """What bounds a step."""
 
 
 class Queues(NamedTuple):
     """Where sequences are, by their index, and what holds the loop together."""
 
-    seats: Records
-    """SEAT [seats]"""
+    seats: Counts
+    """Running sequences in order of admission [seats]."""
     preempted: Counts
     """Stack; its top is the head of the queue [sequences]."""
+    emitting: Counts
+    """Sequences that get a token when a step in flight ends [slots, seats]."""
+    in_flight: Records
+    """IN_FLIGHT [slots]"""
     state: Records
     """STATE [1]"""
     limits: Records
@@ -81,14 +106,16 @@ def new_sequences(arrival_s: Floats, prompt_tokens: Counts, output_tokens: Count
 def new_queues(sequences_count: int, table: StepTable) -> Queues:
     """Return empty queues under a table's limits, with the whole pool free and the clock at 0."""
     bounds, pool = table.limits, table.pool
-    limits = np.array(
-        [(bounds.max_running, bounds.max_batched_tokens, bounds.attention_window_tokens, pool.block_tokens, pool.blocks_count)], LIMITS
-    )
+    slots, seats = 2 if bounds.async_scheduling else 1, min(bounds.max_running, sequences_count)
+    budget, window = bounds.max_batched_tokens, bounds.attention_window_tokens
+    limits = np.array([(bounds.max_running, budget, window, slots, pool.block_tokens, pool.blocks_count)], LIMITS)
     state = np.zeros(1, dtype=STATE)
     state["free_blocks"] = pool.blocks_count
     return Queues(
-        seats=np.zeros(min(bounds.max_running, sequences_count), dtype=SEAT),
+        seats=np.zeros(seats, dtype=np.int64),
         preempted=np.zeros(sequences_count, dtype=np.int64),
+        emitting=np.zeros((slots, seats), dtype=np.int64),
+        in_flight=np.zeros(slots, dtype=IN_FLIGHT),
         state=state,
         limits=limits,
         fresh_blocks=np.zeros(max(pool.block_tokens, 1), dtype=np.int64),

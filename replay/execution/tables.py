@@ -27,6 +27,7 @@ REQUESTS_SCHEMA = pa.schema(
 
 STEPS_SCHEMA = pa.schema(
     [
+        pa.field("scheduled_s", pa.float64(), nullable=False),  # when it was composed: at its start, or an earlier step's end
         pa.field("start_s", pa.float64(), nullable=False),
         pa.field("end_s", pa.float64(), nullable=False),  # start + max(device, host)
         pa.field("device_s", pa.float64(), nullable=False),
@@ -41,9 +42,9 @@ STEPS_SCHEMA = pa.schema(
         pa.field("output_tokens", pa.int64(), nullable=False),  # tokens emitted at the step's end
         pa.field("captured_tokens", pa.int64(), nullable=False),  # size of the replayed graph, 0 = eager
         pa.field("running", pa.int64(), nullable=False),  # sequences holding cache at the step
-        pa.field("waiting", pa.int64(), nullable=False),  # arrived and not running when the step starts
+        pa.field("waiting", pa.int64(), nullable=False),  # arrived and not running when the step was composed
         pa.field("kv_blocks", pa.int64(), nullable=False),  # blocks in use during the step
-        pa.field("preemptions", pa.int64(), nullable=False),
+        pa.field("preemptions", pa.int64(), nullable=False),  # since the step before was composed
     ]
 )
 """One row per step, in time order."""

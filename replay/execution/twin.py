@@ -26,8 +26,10 @@ class _Request:
     """A request and how far it has come; equal only to itself."""
 
     row: dict[str, Any]
-    generated: int = 0
+    promised: int = 0
+    """Output tokens so far, and those that steps in flight will yield."""
     computed: int = 0
+    """Tokens whose keys and values are in the cache, or will be when the steps in flight end."""
     prompt_now: int = 0
     """Tokens to compute before it decodes: the prompt, and what had been generated when it was last admitted."""
     reached: int = 0
@@ -38,11 +40,15 @@ class _Request:
 
     @property
     def known(self) -> int:
-        return int(self.row["prompt_tokens"]) + self.generated
+        return int(self.row["prompt_tokens"]) + self.promised
+
+    @property
+    def last_is_promised(self) -> bool:
+        return bool(self.promised == self.row["output_tokens"])
 
     @property
     def done(self) -> bool:
-        return bool(self.generated == self.row["output_tokens"])
+        return bool(len(self.token_times_s) == self.row["output_tokens"])
 
     def result(self, fits: bool) -> dict[str, Any]:
         gaps = [after - before for before, after in zip(self.token_times_s, self.token_times_s[1:], strict=False)]
@@ -65,6 +71,8 @@ class _Chunk:
     before: int
     tokens: int
     is_decode: bool
+    emits: bool
+    """Whether its last token is the last one known, so that a new one comes out."""
 
     def keys_of_each_token(self, window: int) -> list[int]:
         return [min(position, window) for position in range(self.before + 1, self.before + self.tokens + 1)]
@@ -82,6 +90,7 @@ class _Engine:
         self.waiting: deque[_Request] = deque()
         self.running: list[_Request] = []
         self.preempted_now = 0
+        self.preempted_since_last_step = 0
 
     @property
     def used_blocks(self) -> int:
@@ -100,14 +109,15 @@ class _Engine:
         for request in list(self.running):
             if budget == 0 or request not in self.running:
                 break
+            if request.last_is_promised:
+                continue
             tokens = min(request.known - request.computed, budget)
             missing = self.blocks_missing(request, tokens)
             while not self.fits_now(missing) and request in self.running:
                 self.preempt(self.running[-1])
             if request in self.running:
                 request.blocks += missing
-                is_decode = request.computed >= request.prompt_now
-                chunks.append(_Chunk(request=request, before=request.computed, tokens=tokens, is_decode=is_decode))
+                chunks.append(self.compute(request, tokens, is_decode=request.computed >= request.prompt_now))
                 budget -= tokens
         while self.waiting and not self.preempted_now and budget > 0 and len(self.running) < self.table.limits.max_running:
             request = self.waiting[0]
@@ -120,9 +130,17 @@ class _Engine:
             request.prompt_now = request.known
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = now_s
-            chunks.append(_Chunk(request=request, before=0, tokens=tokens, is_decode=False))
+            chunks.append(self.compute(request, tokens, is_decode=False))
             budget -= tokens
+        self.preempted_since_last_step += self.preempted_now
         return chunks
+
+    def compute(self, request: _Request, tokens: int, *, is_decode: bool) -> _Chunk:
+        emits = request.computed + tokens == request.known
+        chunk = _Chunk(request=request, before=request.computed, tokens=tokens, is_decode=is_decode, emits=emits)
+        request.computed += tokens
+        request.promised += emits
+        return chunk
 
     def preempt(self, request: _Request) -> None:
         self.running.remove(request)
@@ -132,18 +150,11 @@ class _Engine:
         self.preempted_now += 1
         self.waiting.appendleft(request)
 
-    def finish(self, chunks: list[_Chunk], end_s: float) -> int:
-        emitted = 0
-        for chunk in chunks:
-            request = chunk.request
-            request.computed += chunk.tokens
-            if request.computed == request.known:
-                request.generated += 1
-                request.token_times_s.append(end_s)
-                emitted += 1
+    def finish(self, emitting: list[_Request], end_s: float) -> None:
+        for request in emitting:
+            request.token_times_s.append(end_s)
             if request.done:
-                self.running.remove(request)
-        return emitted
+                (self.running if request in self.running else self.waiting).remove(request)
 
 
 def replay_twin(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> Replay:
@@ -154,20 +165,26 @@ def replay_twin(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, 
     requests = [_Request(row=row) for row in trace.requests.to_pylist()]
     able = [request for request in requests if _can_fit(request.row, table)]
     coming = deque(sorted(able, key=lambda request: float(request.row["arrival_s"])))
-    steps = []
+    steps: list[dict[str, Any]] = []
+    in_flight: deque[tuple[float, list[_Request]]] = deque()
+    most_in_flight = 2 if table.limits.async_scheduling else 1
     now_s = 0.0
     while coming or engine.waiting or engine.running:
-        if not engine.waiting and not engine.running:
+        if not in_flight and not engine.waiting and not engine.running:
             now_s = max(now_s, coming[0].row["arrival_s"])
         while coming and coming[0].row["arrival_s"] <= now_s:
             engine.waiting.append(coming.popleft())
         chunks = engine.schedule(now_s)
-        step = _counts(chunks, engine)
-        step |= prices.price(step)
-        step["start_s"], step["end_s"] = now_s, now_s + max(step["device_s"], step["host_s"])
-        now_s = step["end_s"]
-        step["output_tokens"] = engine.finish(chunks, now_s)
-        steps.append(step)
+        if chunks:
+            step = _counts(chunks, engine)
+            step |= prices.price(step)
+            start_s = max(now_s, steps[-1]["end_s"] if steps else 0.0)
+            step |= {"scheduled_s": now_s, "start_s": start_s, "end_s": start_s + max(step["device_s"], step["host_s"])}
+            steps.append(step)
+            in_flight.append((step["end_s"], [chunk.request for chunk in chunks if chunk.emits]))
+        if not chunks or len(in_flight) == most_in_flight:
+            now_s, emitting = in_flight.popleft()
+            engine.finish(emitting, now_s)
     rows = [request.result(_can_fit(request.row, table)) for request in requests]
     return Replay(
         requests=pa.Table.from_pylist(rows, schema=REQUESTS_SCHEMA),
@@ -185,6 +202,7 @@ def _counts(chunks: list[_Chunk], engine: _Engine) -> dict[str, Any]:
     window = engine.table.limits.attention_window_tokens
     prefills = [chunk for chunk in chunks if not chunk.is_decode]
     decodes = [chunk for chunk in chunks if chunk.is_decode]
+    preemptions, engine.preempted_since_last_step = engine.preempted_since_last_step, 0
     return {
         "tokens": sum(chunk.tokens for chunk in chunks),
         "sequences": len(chunks),
@@ -196,7 +214,8 @@ def _counts(chunks: list[_Chunk], engine: _Engine) -> dict[str, Any]:
         "running": len(engine.running),
         "waiting": len(engine.waiting),
         "kv_blocks": engine.used_blocks,
-        "preemptions": engine.preempted_now,
+        "preemptions": preemptions,
+        "output_tokens": sum(chunk.emits for chunk in chunks),
     }
 
 

@@ -154,6 +154,8 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="token budget of one step; prompts are cut into chunks that fit"),
         _knob("batching.max_context_tokens", "execution", "int|model", "model", "restart", reported_as="max_model_len",
               meaning="longest prompt plus output that is accepted; `model` = the model's own limit"),
+        _knob("batching.async_scheduling", "execution", "bool", False, "restart", reported_as="async_scheduling, overlap schedule",
+              meaning="compose each step while the one before it runs, so that the device never waits for the scheduler and arrivals wait a step longer"),
     )
 }  # fmt: skip
 

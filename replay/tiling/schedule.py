@@ -71,6 +71,7 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
         max_batched_tokens=mapping.count("batching.max_batched_tokens"),
         max_context_tokens=context,
         attention_window_tokens=min(context, model.attention_window_tokens or context),
+        async_scheduling=mapping.value("batching.async_scheduling") is True,
     )
 
 

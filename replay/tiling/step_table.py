@@ -72,6 +72,8 @@ class StepLimits:
     max_context_tokens: int
     attention_window_tokens: int
     """Keys a query sees at most; `max_context_tokens` for full attention."""
+    async_scheduling: bool = False
+    """Whether a step is composed while the one before it runs."""
 
     @property
     def attention_window(self) -> float:

@@ -23,6 +23,7 @@ def replay_cases(draw, *, ample=False):
         max_batched_tokens=draw(st.integers(1, 30)),
         max_context_tokens=1000 if ample else draw(st.integers(15, 60)),
         window_tokens=draw(st.integers(1, 60)),
+        async_scheduling=draw(st.booleans()),
     )
     sizes = draw(st.lists(st.integers(1, limits.max_batched_tokens), max_size=3))
     table = random_table(

@@ -100,8 +100,33 @@ def test_a_step_stays_within_budget_seats_and_pool(case):
 def test_running_and_waiting_are_the_requests_that_arrived_and_did_not_finish(case):
     result = replay(*case)
     steps, served = columns(result.steps), completed(result.requests)
-    for start_s, present in zip(steps["start_s"], steps["running"] + steps["waiting"], strict=True):
-        assert present == (served["arrival_s"] <= start_s).sum() - (served["finish_s"] <= start_s).sum()
+    for now_s, present in zip(steps["scheduled_s"], steps["running"] + steps["waiting"], strict=True):
+        assert present == (served["arrival_s"] <= now_s).sum() - (served["finish_s"] <= now_s).sum()
+
+
+@LAW
+@given(replay_cases())
+def test_a_step_is_composed_when_it_starts_or_when_a_step_in_flight_ends(case):
+    trace, table = case
+    steps = columns(replay(trace, table).steps)
+    before_s = np.concatenate([[0.0, 0.0], steps["end_s"]])[: len(steps["end_s"])]  # end of the step before the one before
+    if table.limits.async_scheduling:
+        assert (np.diff(steps["scheduled_s"]) >= 0).all()
+        assert (steps["scheduled_s"] >= before_s).all()
+        starts_late = steps["scheduled_s"] < steps["start_s"]
+        assert (steps["start_s"][1:] == steps["end_s"][:-1])[starts_late[1:]].all()
+    else:
+        assert (steps["scheduled_s"] == steps["start_s"]).all()
+
+
+@LAW
+@given(replay_cases(), st.integers(1, 40), st.integers(1, 12))
+def test_a_lone_request_takes_as_long_with_two_steps_in_flight_as_with_one(case, prompt_tokens, output_tokens):
+    _, table = case
+    trace = make_trace([0.0], [prompt_tokens], [output_tokens])
+    one, two = (replay(trace, replace(table, limits=replace(table.limits, async_scheduling=two))) for two in (False, True))
+    assert one.requests == two.requests
+    assert one.steps.drop_columns("scheduled_s") == two.steps.drop_columns("scheduled_s")
 
 
 @LAW
