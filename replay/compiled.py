@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
 
+_NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
@@ -20,9 +21,9 @@ def compiled(function: _Function) -> _Function:
     try:
         return cast(_Function, numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:  # numba found no folder to keep the code in
-        return compiled_part(function)
+        return cast(_Function, numba.njit(nogil=True)(function))
 
 
 def compiled_part(function: _Function) -> _Function:
-    """Compile as part of the functions that call it; nothing is kept for it alone."""
-    return cast(_Function, numba.njit(nogil=True)(function))
+    """Compile as part of the functions that call it: nothing is kept for it alone, and only compiled code can call it."""
+    return cast(_Function, numba.njit(nogil=True, **_NO_WRAPPERS)(function))

@@ -16,7 +16,15 @@ from replay.tiling.step_table import KERNEL_SCHEMA, TERMS, KvPool, StepLimits, S
 AMPLE = 1_000_000
 
 
-def make_trace(arrival_s: Sequence[float], prompt_tokens: Sequence[int], output_tokens: Sequence[int], *, name: str = "test") -> Trace:
+def make_trace(
+    arrival_s: Sequence[float],
+    prompt_tokens: Sequence[int],
+    output_tokens: Sequence[int],
+    *,
+    name: str = "test",
+    prefix_blocks: Sequence[Sequence[int] | None] | None = None,
+    prefix_block_tokens: int | None = None,
+) -> Trace:
     """A synthetic trace with ids r0, r1, ... in the order given (which a law may choose to be out of arrival order)."""
     count = len(arrival_s)
     columns = {
@@ -25,7 +33,16 @@ def make_trace(arrival_s: Sequence[float], prompt_tokens: Sequence[int], output_
         "prompt_tokens": pa.array(np.asarray(prompt_tokens, dtype=np.int64)),
         "output_tokens": pa.array(np.asarray(output_tokens, dtype=np.int64)),
     }
-    provenance = TraceProvenance(kind="synthetic", origin="test", source_digest="sha256:0", rows_read=count, rows_kept=count)
+    if prefix_blocks is not None:
+        columns["prefix_blocks"] = pa.array(prefix_blocks, pa.list_(pa.int64()))
+    provenance = TraceProvenance(
+        kind="synthetic",
+        origin="test",
+        source_digest="sha256:0",
+        rows_read=count,
+        rows_kept=count,
+        prefix_block_tokens=prefix_block_tokens,
+    )
     return build_trace(name=name, requests=pa.table(columns), provenance=provenance)
 
 

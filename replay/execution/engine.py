@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from replay.errors import InvariantError, TraceError
 from replay.execution.admission import FITS, rejections
+from replay.execution.cache_arrays import CacheArrays, new_cache, trace_block_tokens
 from replay.execution.cost_arrays import CostArrays, flatten
 from replay.execution.loop_arrays import STEP, Queues, drain, new_queues, new_sequences, step_columns
 from replay.execution.step_costs import Counts, Floats, Records
@@ -38,6 +39,12 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
       budget, seats and cache blocks last; one that does not fit holds up those behind it.
     - Blocks are taken when the tokens that need them are scheduled, for the whole context also under a sliding window, and
       returned when the request finishes. The last output token is never a key and needs no room.
+    - With `prefix_cache` (vLLM V1's automatic prefix caching) full blocks are found again by the tokens from the first to their
+      end, by requests and by a preempted sequence that returns, from the moment the step that fills them is composed. They are
+      shared and counted once; a block that nobody uses keeps its content until it is taken, longest unused first, a sequence's last
+      block before its first. Whoever is admitted leaves out the tokens of its cached first blocks, but never its last token.
+      Which prompts begin alike is what the trace's `prefix_blocks` say; what they do not cover, and all output, is found by its own
+      request alone. Blocks of the same content that were computed side by side stay two.
     - Where a running sequence finds no free block, the newest running one (perhaps itself) is preempted: it returns its
       blocks, goes to the *front* of the queue, and later computes prompt and generated tokens again as a prompt.
     - The step that computes the last token of a prompt emits the first output token at its end; every decode emits one.
@@ -60,7 +67,9 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     order = np.argsort(arrival_s, kind="stable")
     order = order[fits[order]]
     sequences = new_sequences(arrival_s[order], prompt[order], output[order])
-    steps = pa.table(_run(sequences, costs, new_queues(len(sequences), table)), schema=STEPS_SCHEMA)
+    cache = new_cache(trace, order, sequences, table)
+    queues = new_queues(len(sequences), table, cache, trace_block_tokens(trace) if table.limits.prefix_cache else 1)
+    steps = pa.table(_run(sequences, costs, queues, cache), schema=STEPS_SCHEMA)
     return Replay(requests=_requests_table(requests, order, sequences), steps=steps)
 
 
@@ -72,12 +81,12 @@ def check_arrivals(trace: Trace) -> None:
         raise TraceError(trace.name, "its requests have no arrival times", "arrival_s in every row", "import with --rate")
 
 
-def _run(sequences: Records, costs: CostArrays, queues: Queues) -> dict[str, Counts | Floats]:
+def _run(sequences: Records, costs: CostArrays, queues: Queues, cache: CacheArrays) -> dict[str, Counts | Floats]:
     """Run the loop to its end on `sequences`, which it fills in; return the columns of STEPS_SCHEMA."""
     from replay.execution import loop
 
     record, drained = np.empty(RECORD_STEPS, dtype=STEP), []
-    while (outcome := loop.run_steps(sequences, tuple(queues), tuple(costs), record)) == loop.RECORD_FULL:
+    while (outcome := loop.run_steps(sequences, tuple(queues), tuple(cache), tuple(costs), record)) == loop.RECORD_FULL:
         drained.append(drain(record, queues))
     if outcome == loop.STUCK:
         raise InvariantError(f"the replay stopped at {queues.state['clock_s'][0]} s with requests waiting and nothing that can run")
@@ -102,5 +111,6 @@ def _requests_table(requests: pa.Table, order: Counts, sequences: Records) -> pa
         "finish_s": spread("last_token_s", never_fits),
         "worst_itl_s": spread("worst_itl_s", never_fits | (requests["output_tokens"].to_numpy() == 1)),
         "preemptions": spread("preemptions", np.zeros_like(never_fits)),
+        "prefix_hit_tokens": spread("prefix_hit_tokens", np.zeros_like(never_fits)),
     }
     return pa.table(columns, schema=REQUESTS_SCHEMA)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from replay.compiled import compiled, compiled_part
+from replay.execution.loop_blocks import keep_full_blocks, release_blocks, take_blocks
 from replay.execution.loop_prices import decode_seconds, prefill_seconds
 from replay.execution.loop_schedule import schedule
 from replay.execution.step_costs import Counts, Floats, Records
@@ -22,11 +23,11 @@ FINISHED, RECORD_FULL, STUCK = 0, 1, 2
 
 
 @compiled
-def run_steps(sequences: Records, queues: tuple[Any, ...], costs: tuple[Any, ...], record: Records) -> int:
+def run_steps(sequences: Records, queues: tuple[Any, ...], cache: tuple[Any, ...], costs: tuple[Any, ...], record: Records) -> int:
     """Return FINISHED, or RECORD_FULL (drain the record and call again), or STUCK (nothing can run: a broken law).
 
-    `queues` are the fields of Queues, `costs` those of CostArrays, `record` is STEP. Arrays leave their tuples once, before
-    the loop: every time costs an atomic reference count.
+    `queues` are the fields of Queues, `cache` those of CacheArrays, `costs` those of CostArrays, `record` is STEP. What every step
+    needs leaves its tuple once, before the loop: every time costs an atomic reference count.
     """
     token_rows, sequence_s, decode, context_knots, prefill, token_knots, keys_knots = costs
     seats, preempted, emitting, in_flight, states, limit_records, fresh_blocks = queues
@@ -41,7 +42,7 @@ def run_steps(sequences: Records, queues: tuple[Any, ...], costs: tuple[Any, ...
         state.arrived = _arrived(sequences, state)
         step = record[state.steps]
         slot = (state.oldest + state.in_flight) % limits.steps_in_flight
-        schedule(sequences, seats, preempted, emitting, slot, state, limits, step)
+        schedule(sequences, seats, preempted, emitting, slot, state, limits, step, cache)
         if step.sequences > 0:
             row = token_rows[step.tokens + (limits.max_batched_tokens + 1 if step.prefill_tokens > 0 else 0)]
             step.captured_tokens, step.host_s = row.captured_tokens, row.host_s
@@ -61,10 +62,10 @@ def run_steps(sequences: Records, queues: tuple[Any, ...], costs: tuple[Any, ...
                 continue
         elif state.in_flight == 0:
             return STUCK
-        _finish_oldest(sequences, seats, preempted, emitting, in_flight, state, limits)
+        _finish_oldest(sequences, seats, preempted, emitting, in_flight, state, limits, cache)
         if state.quiet >= limits.steps_in_flight:
             row, seats_s = token_rows[state.running], sequence_s[state.running]
-            _jump(sequences, seats, in_flight, state, limits, record, fresh_blocks, row, seats_s, decode, context_knots)
+            _jump(sequences, seats, in_flight, state, limits, cache, record, fresh_blocks, row, seats_s, decode, context_knots)
 
 
 @compiled_part
@@ -78,7 +79,14 @@ def _arrived(sequences: Records, state: Records) -> int:
 
 @compiled_part
 def _finish_oldest(
-    sequences: Records, seats: Counts, preempted: Counts, emitting: Counts, in_flight: Records, state: Records, limits: Records
+    sequences: Records,
+    seats: Counts,
+    preempted: Counts,
+    emitting: Counts,
+    in_flight: Records,
+    state: Records,
+    limits: Records,
+    cache: tuple[Any, ...],
 ) -> None:
     """End the oldest step in flight: emit its tokens, release what is finished, close the gaps between seats."""
     slot, finished = state.oldest, 0
@@ -93,8 +101,7 @@ def _finish_oldest(
         sequence.last_token_s = end_s
         if sequence.prompt_tokens + sequence.emitted_tokens == sequence.total_tokens:
             finished += 1
-            state.free_blocks += sequence.blocks
-            sequence.blocks = 0
+            release_blocks(sequence, state, limits, cache)
             if sequence.computed_tokens == 0:  # it was preempted while its last token was in flight
                 _leave_queue(preempted, state, emitting[slot, place])
     state.clock_s = end_s
@@ -135,6 +142,7 @@ def _jump(
     in_flight: Records,
     state: Records,
     limits: Records,
+    cache: tuple[Any, ...],
     record: Records,
     fresh_blocks: Counts,
     row: Records,
@@ -158,11 +166,12 @@ def _jump(
         if (arrived > state.arrived and not waits) or fresh_blocks[offset] > state.free_blocks:
             break
         state.arrived = arrived
-        state.free_blocks -= fresh_blocks[offset]
+        if fresh_blocks[offset] > 0:
+            _take_fresh_blocks(sequences, seats, state, limits, cache, fresh_blocks[offset], done)
         offset = offset + 1 if offset + 1 < block else 0
         step = record[state.steps]
         context += growing
-        step.prefill_tokens = step.prefill_pairs = step.recomputed_tokens = step.preemptions = 0
+        step.prefill_tokens = step.prefill_pairs = step.recomputed_tokens = step.prefix_hit_tokens = step.preemptions = 0
         step.tokens = step.sequences = step.decode_sequences = step.running = step.output_tokens = running
         step.decode_context_tokens = context
         step.waiting = state.preempted + state.arrived - state.admitted
@@ -179,7 +188,7 @@ def _jump(
         done += 1
     if done > 0:
         in_flight[state.oldest].end_s = state.busy_until_s
-        _book_jump(sequences, seats, state, block, done, longest_s)
+        _book_jump(sequences, seats, state, limits, cache, done, longest_s)
 
 
 @compiled_part
@@ -201,13 +210,30 @@ def _quiet_steps(sequences: Records, seats: Counts, state: Records, limits: Reco
 
 
 @compiled_part
-def _book_jump(sequences: Records, seats: Counts, state: Records, block: int, steps: int, longest_s: float) -> None:
+def _take_fresh_blocks(
+    sequences: Records, seats: Counts, state: Records, limits: Records, cache: tuple[Any, ...], count: int, done: int
+) -> None:
+    """Take the blocks that a step of a jump needs after `done` others: one by one where each has an identity, else counted."""
+    if not limits.prefix_cache:
+        state.free_blocks -= count
+        return
+    for position in range(state.running):
+        sequence = sequences[seats[position]]
+        if (sequence.computed_tokens + done) % limits.block_tokens == 0:
+            take_blocks(sequence, 1, state, limits, cache)
+
+
+@compiled_part
+def _book_jump(
+    sequences: Records, seats: Counts, state: Records, limits: Records, cache: tuple[Any, ...], steps: int, longest_s: float
+) -> None:
     """Book the tokens of all steps of a jump; `longest_s` is the longest gap between two of them."""
     for position in range(state.running):
         sequence = sequences[seats[position]]
         sequence.computed_tokens += steps
         sequence.known_tokens += steps
         sequence.emitted_tokens += steps
-        sequence.blocks = (sequence.computed_tokens + block - 1) // block
+        sequence.blocks = (sequence.computed_tokens + limits.block_tokens - 1) // limits.block_tokens
+        keep_full_blocks(sequence, seats[position], sequence.computed_tokens - steps, limits, cache)
         sequence.last_token_s = state.clock_s
         sequence.worst_itl_s = max(sequence.worst_itl_s, longest_s)

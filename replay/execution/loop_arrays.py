@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from replay.execution.cache_arrays import CacheArrays
 from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import STEPS_SCHEMA
 from replay.tiling.step_table import StepTable
@@ -25,7 +26,9 @@ SEQUENCE = np.dtype(
         ("emitted_tokens", np.int64),
         ("prefill_until", np.int64),  # known at the last admission: computing those is prefill, computing later ones is decoding
         ("reached_tokens", np.int64),  # most tokens ever computed: computing those again is recomputation
+        ("prefix_hit_tokens", np.int64),  # never computed, for they were in the cache
         ("blocks", np.int64),
+        ("slot", np.int64),  # row of its blocks in CacheArrays.tables
         ("preemptions", np.int64),
         ("first_scheduled_s", np.float64),
         ("first_token_s", np.float64),
@@ -35,7 +38,7 @@ SEQUENCE = np.dtype(
 )
 """One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
 
-SOURCES = ("loop.py", "loop_schedule.py", "loop_prices.py")
+SOURCES = ("loop.py", "loop_schedule.py", "loop_blocks.py", "loop_prices.py")
 """Files whose functions become the compiled loop."""
 
 
@@ -60,6 +63,8 @@ STATE = np.dtype(
         ("steps", np.int64),  # steps in the current record
         ("in_flight", np.int64),  # steps scheduled and not ended
         ("oldest", np.int64),  # slot of the one that ends first
+        ("used_once", np.int64),  # blocks that have ever been taken: the first ones (with the prefix cache)
+        ("free_slots", np.int64),  # free rows of CacheArrays.tables
         ("quiet", np.int64),  # last steps in a row in which the same sequences, all that run, decoded
         ("unrecorded_preemptions", np.int64),  # by a schedule that let nothing run
         (f"sources_{sources_digest()}", np.int64),  # makes the type, by which compiled code is found, change with the code
@@ -70,9 +75,15 @@ STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_S
 
 
 LIMITS = np.dtype(
-    [(name, np.int64) for name in ("max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "block_tokens", "pool_blocks")]
-)
-"""What bounds a step."""
+    [
+        (name, np.int64)
+        for name in (
+            "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight",
+            "block_tokens", "pool_blocks", "prefix_cache", "trace_block_tokens", "found_shift",
+        )
+    ]
+)  # fmt: skip
+"""What bounds a step, and what the cache is like; `found_shift` = 64 - log2 of the size of its hash table."""
 
 
 class Queues(NamedTuple):
@@ -103,14 +114,15 @@ def new_sequences(arrival_s: Floats, prompt_tokens: Counts, output_tokens: Count
     return sequences
 
 
-def new_queues(sequences_count: int, table: StepTable) -> Queues:
+def new_queues(sequences_count: int, table: StepTable, cache: CacheArrays, trace_block_tokens: int) -> Queues:
     """Return empty queues under a table's limits, with the whole pool free and the clock at 0."""
     bounds, pool = table.limits, table.pool
     slots, seats = 2 if bounds.async_scheduling else 1, min(bounds.max_running, sequences_count)
     budget, window = bounds.max_batched_tokens, bounds.attention_window_tokens
-    limits = np.array([(bounds.max_running, budget, window, slots, pool.block_tokens, pool.blocks_count)], LIMITS)
+    caching = (bounds.prefix_cache, trace_block_tokens, 65 - len(cache.found).bit_length())
+    limits = np.array([(bounds.max_running, budget, window, slots, pool.block_tokens, pool.blocks_count, *caching)], LIMITS)
     state = np.zeros(1, dtype=STATE)
-    state["free_blocks"] = pool.blocks_count
+    state["free_blocks"], state["free_slots"] = pool.blocks_count, len(cache.slots)
     return Queues(
         seats=np.zeros(seats, dtype=np.int64),
         preempted=np.zeros(sequences_count, dtype=np.int64),

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from replay.compiled import compiled_part
+from replay.execution.loop_blocks import find_prefix, keep_full_blocks, release_blocks, take_blocks, use_prefix
 from replay.execution.step_costs import Counts, Records
 
 
 @compiled_part
 def schedule(
-    sequences: Records, seats: Counts, preempted: Counts, emitting: Counts, slot: int, state: Records, limits: Records, step: Records
+    sequences: Records,
+    seats: Counts,
+    preempted: Counts,
+    emitting: Counts,
+    slot: int,
+    state: Records,
+    limits: Records,
+    step: Records,
+    cache: tuple[Any, ...],
 ) -> None:
     """Choose the step's chunks: running sequences in order of admission, then waiting ones unless something was preempted.
 
     What is chosen counts as computed from here on; `emitting[slot]` receives the sequences that get a token when the step ends.
     A schedule without sequences is no step: its preemptions count with those of the next one.
     """
-    step.prefill_tokens = step.prefill_pairs = step.recomputed_tokens = step.output_tokens = step.sequences = 0
+    step.prefill_tokens = step.prefill_pairs = step.recomputed_tokens = step.prefix_hit_tokens = step.output_tokens = step.sequences = 0
     step.preemptions = state.unrecorded_preemptions
-    budget = _continue_running(sequences, seats, preempted, emitting, slot, state, limits, step)
+    budget = _continue_running(sequences, seats, preempted, emitting, slot, state, limits, step, cache)
     preempts = step.preemptions > state.unrecorded_preemptions
     if not preempts:
-        _admit_waiting(sequences, seats, preempted, emitting, slot, state, limits, step, budget)
+        _admit_waiting(sequences, seats, preempted, emitting, slot, state, limits, step, cache, budget)
     step.tokens = step.decode_sequences + step.prefill_tokens
     step.running = state.running
     step.waiting = state.preempted + state.arrived - state.admitted
@@ -32,7 +43,15 @@ def schedule(
 
 @compiled_part
 def _continue_running(
-    sequences: Records, seats: Counts, preempted: Counts, emitting: Counts, slot: int, state: Records, limits: Records, step: Records
+    sequences: Records,
+    seats: Counts,
+    preempted: Counts,
+    emitting: Counts,
+    slot: int,
+    state: Records,
+    limits: Records,
+    step: Records,
+    cache: tuple[Any, ...],
 ) -> int:
     """Schedule running sequences, preempting the newest where blocks run out; return the budget that is left."""
     budget: int = limits.max_batched_tokens
@@ -48,18 +67,17 @@ def _continue_running(
         if before + chunk > sequence.blocks * limits.block_tokens:
             needed = (before + chunk + limits.block_tokens - 1) // limits.block_tokens - sequence.blocks
             while needed > state.free_blocks and state.running > position:
-                _preempt_newest(sequences, seats, preempted, state)
+                _preempt_newest(sequences, seats, preempted, state, limits, cache)
                 step.preemptions += 1
             if state.running == position:  # the sequence itself was the newest
                 break
-            state.free_blocks -= needed
-            sequence.blocks += needed
+            take_blocks(sequence, needed, state, limits, cache)
         if before >= sequence.prefill_until:
             decodes += 1
             decode_context += min(before + 1, limits.window_tokens)
         else:
             _count_prefill(step, sequence, chunk, limits.window_tokens)
-        _compute(sequence, index, chunk, emitting, slot, step)
+        _compute(sequence, index, chunk, emitting, slot, limits, step, cache)
         budget -= chunk
         position += 1
     step.decode_sequences, step.decode_context_tokens = decodes, decode_context
@@ -76,6 +94,7 @@ def _admit_waiting(
     state: Records,
     limits: Records,
     step: Records,
+    cache: tuple[Any, ...],
     budget: int,
 ) -> None:
     """Admit from the head of the queue while budget, seats and blocks last; the head blocks those behind it."""
@@ -85,30 +104,39 @@ def _admit_waiting(
             break
         index = preempted[state.preempted - 1] if resumed else state.admitted
         sequence = sequences[index]
-        chunk = min(sequence.known_tokens, budget)
-        needed = (chunk + limits.block_tokens - 1) // limits.block_tokens
-        if needed > state.free_blocks:
+        cached, cached_free = find_prefix(sequence, index, limits, cache)
+        before = cached * limits.block_tokens
+        chunk = min(sequence.known_tokens - before, budget)
+        needed = (before + chunk + limits.block_tokens - 1) // limits.block_tokens - cached
+        if needed + cached_free > state.free_blocks:
             break
         if resumed:
             state.preempted -= 1
         else:
             state.admitted += 1
             sequence.first_scheduled_s = state.clock_s
-        state.free_blocks -= needed
-        sequence.blocks = needed
+        use_prefix(sequence, index, cached, state, limits, cache)
+        take_blocks(sequence, needed, state, limits, cache)
+        sequence.computed_tokens = before
+        saved = max(0, before - sequence.reached_tokens)
+        sequence.prefix_hit_tokens += saved
+        step.prefix_hit_tokens += saved
         sequence.prefill_until = sequence.known_tokens
         _count_prefill(step, sequence, chunk, limits.window_tokens)
         seats[state.running] = index
         state.running += 1
-        _compute(sequence, index, chunk, emitting, slot, step)
+        _compute(sequence, index, chunk, emitting, slot, limits, step, cache)
         budget -= chunk
 
 
 @compiled_part
-def _compute(sequence: Records, index: int, chunk: int, emitting: Counts, slot: int, step: Records) -> None:
+def _compute(
+    sequence: Records, index: int, chunk: int, emitting: Counts, slot: int, limits: Records, step: Records, cache: tuple[Any, ...]
+) -> None:
     """Let the step compute a sequence's next tokens; the last known one yields a new one."""
     step.sequences += 1
     sequence.computed_tokens += chunk
+    keep_full_blocks(sequence, index, sequence.computed_tokens - chunk, limits, cache)
     if sequence.computed_tokens == sequence.known_tokens:
         sequence.known_tokens += 1
         emitting[slot, step.output_tokens] = index
@@ -116,13 +144,12 @@ def _compute(sequence: Records, index: int, chunk: int, emitting: Counts, slot: 
 
 
 @compiled_part
-def _preempt_newest(sequences: Records, seats: Counts, preempted: Counts, state: Records) -> None:
+def _preempt_newest(sequences: Records, seats: Counts, preempted: Counts, state: Records, limits: Records, cache: tuple[Any, ...]) -> None:
     """Take the newest running sequence's blocks and put it in front of the queue with nothing computed."""
     state.running -= 1
     index = seats[state.running]
     sequence = sequences[index]
-    state.free_blocks += sequence.blocks
-    sequence.blocks = 0
+    release_blocks(sequence, state, limits, cache)
     sequence.reached_tokens = max(sequence.reached_tokens, sequence.computed_tokens)
     sequence.computed_tokens = 0
     sequence.preemptions += 1

@@ -8,15 +8,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from replay.execution.cache_arrays import trace_block_tokens
 from replay.execution.engine import check_arrivals
 from replay.execution.step_costs import check_factors
 from replay.execution.tables import COMPLETED, NEVER_FITS, REQUESTS_SCHEMA, STEPS_SCHEMA, Replay
+from replay.execution.twin_cache import Block, Pool
 from replay.ingress.trace import Trace
 from replay.tiling.step_table import StepTable
 
@@ -33,8 +35,9 @@ class _Request:
     prompt_now: int = 0
     """Tokens to compute before it decodes: the prompt, and what had been generated when it was last admitted."""
     reached: int = 0
-    blocks: int = 0
+    blocks: list[Block] = field(default_factory=list)
     preemptions: int = 0
+    prefix_hit: int = 0
     first_scheduled_s: float | None = None
     token_times_s: list[float] = field(default_factory=list)
 
@@ -60,7 +63,17 @@ class _Request:
             "finish_s": self.token_times_s[-1] if fits else None,
             "worst_itl_s": max(gaps, default=None),
             "preemptions": self.preemptions,
+            "prefix_hit_tokens": self.prefix_hit,
         }
+
+    def key(self, place: int, table: StepTable, trace_block_tokens: int) -> Hashable:
+        """What names the tokens up to the end of a full block."""
+        end = (place + 1) * table.pool.block_tokens
+        hashes = self.row["prefix_blocks"] or []
+        depth = math.ceil(end / trace_block_tokens)
+        if end <= self.row["prompt_tokens"] and depth <= len(hashes):
+            return place, tuple(hashes[:depth])
+        return place, self.row["request_id"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,25 +98,21 @@ class _Chunk:
 class _Engine:
     """One replica in the middle of a replay."""
 
-    def __init__(self, table: StepTable) -> None:
+    def __init__(self, table: StepTable, trace_block_tokens: int) -> None:
         self.table = table
+        self.trace_block_tokens = trace_block_tokens
+        self.pool = Pool(table.pool.blocks_count)
         self.waiting: deque[_Request] = deque()
         self.running: list[_Request] = []
         self.preempted_now = 0
         self.preempted_since_last_step = 0
+        self.prefix_hit_now = 0
 
-    @property
-    def used_blocks(self) -> int:
-        return sum(request.blocks for request in self.running)
-
-    def blocks_missing(self, request: _Request, tokens: int) -> int:
-        return max(0, math.ceil((request.computed + tokens) / self.table.pool.block_tokens) - request.blocks)
-
-    def fits_now(self, blocks: int) -> bool:
-        return self.used_blocks + blocks <= self.table.pool.blocks_count
+    def blocks_missing(self, tokens: int, blocks: list[Block]) -> int:
+        return max(0, math.ceil(tokens / self.table.pool.block_tokens) - len(blocks))
 
     def schedule(self, now_s: float) -> list[_Chunk]:
-        self.preempted_now = 0
+        self.preempted_now = self.prefix_hit_now = 0
         chunks: list[_Chunk] = []
         budget = self.table.limits.max_batched_tokens
         for request in list(self.running):
@@ -112,21 +121,28 @@ class _Engine:
             if request.last_is_promised:
                 continue
             tokens = min(request.known - request.computed, budget)
-            missing = self.blocks_missing(request, tokens)
-            while not self.fits_now(missing) and request in self.running:
+            missing = self.blocks_missing(request.computed + tokens, request.blocks)
+            while missing > self.pool.free_count and request in self.running:
                 self.preempt(self.running[-1])
             if request in self.running:
-                request.blocks += missing
+                request.blocks += [self.pool.take() for _ in range(missing)]
                 chunks.append(self.compute(request, tokens, is_decode=request.computed >= request.prompt_now))
                 budget -= tokens
         while self.waiting and not self.preempted_now and budget > 0 and len(self.running) < self.table.limits.max_running:
             request = self.waiting[0]
-            tokens = min(request.known, budget)
-            missing = self.blocks_missing(request, tokens)
-            if not self.fits_now(missing):
+            cached = self.cached_beginning(request)
+            hit = len(cached) * self.table.pool.block_tokens
+            tokens = min(request.known - hit, budget)
+            missing = self.blocks_missing(hit + tokens, cached)
+            if missing + sum(not block.users for block in cached) > self.pool.free_count:
                 break
             self.running.append(self.waiting.popleft())
-            request.blocks = missing
+            self.pool.use_again(cached)
+            request.blocks = cached + [self.pool.take() for _ in range(missing)]
+            request.computed = hit
+            new_hit = len(range(request.reached, hit))
+            request.prefix_hit += new_hit
+            self.prefix_hit_now += new_hit
             request.prompt_now = request.known
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = now_s
@@ -135,9 +151,20 @@ class _Engine:
         self.preempted_since_last_step += self.preempted_now
         return chunks
 
+    def cached_beginning(self, request: _Request) -> list[Block]:
+        """The cached blocks that a request starts from; its last known token is left to compute."""
+        if not self.table.limits.prefix_cache:
+            return []
+        places = range((request.known - 1) // self.table.pool.block_tokens)
+        return self.pool.beginning([request.key(place, self.table, self.trace_block_tokens) for place in places])
+
     def compute(self, request: _Request, tokens: int, *, is_decode: bool) -> _Chunk:
         emits = request.computed + tokens == request.known
         chunk = _Chunk(request=request, before=request.computed, tokens=tokens, is_decode=is_decode, emits=emits)
+        if self.table.limits.prefix_cache:
+            block = self.table.pool.block_tokens
+            for place in range(request.computed // block, (request.computed + tokens) // block):
+                self.pool.keep(request.blocks[place], request.key(place, self.table, self.trace_block_tokens))
         request.computed += tokens
         request.promised += emits
         return chunk
@@ -145,7 +172,8 @@ class _Engine:
     def preempt(self, request: _Request) -> None:
         self.running.remove(request)
         request.reached = max(request.reached, request.computed)
-        request.computed, request.blocks = 0, 0
+        self.pool.give_back(request.blocks)
+        request.computed, request.blocks = 0, []
         request.preemptions += 1
         self.preempted_now += 1
         self.waiting.appendleft(request)
@@ -154,6 +182,7 @@ class _Engine:
         for request in emitting:
             request.token_times_s.append(end_s)
             if request.done:
+                self.pool.give_back(request.blocks)
                 (self.running if request in self.running else self.waiting).remove(request)
 
 
@@ -161,7 +190,7 @@ def replay_twin(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, 
     """Return what `replay.execution.engine.replay` returns, and raise what it raises for a trace or a factor."""
     check_arrivals(trace)
     prices = _Prices(table, check_factors(table, kernel_factors))
-    engine = _Engine(table)
+    engine = _Engine(table, trace_block_tokens(trace) if table.limits.prefix_cache else 1)
     requests = [_Request(row=row) for row in trace.requests.to_pylist()]
     able = [request for request in requests if _can_fit(request.row, table)]
     coming = deque(sorted(able, key=lambda request: float(request.row["arrival_s"])))
@@ -213,7 +242,8 @@ def _counts(chunks: list[_Chunk], engine: _Engine) -> dict[str, Any]:
         "recomputed_tokens": sum(chunk.recomputed for chunk in prefills),
         "running": len(engine.running),
         "waiting": len(engine.waiting),
-        "kv_blocks": engine.used_blocks,
+        "prefix_hit_tokens": engine.prefix_hit_now,
+        "kv_blocks": engine.pool.count - engine.pool.free_count,
         "preemptions": preemptions,
         "output_tokens": sum(chunk.emits for chunk in chunks),
     }

@@ -142,6 +142,8 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="where a layer type's weights live; host weights cross the host link every step"),
         _knob("kv.block_tokens", "tiling", "int:1..4096", 16, "restart", reported_as="block_size", meaning="tokens of one cache block"),
         _knob("kv.memory_ratio", "tiling", "ratio", 0.9, "restart", reported_as="gpu_memory_utilization", meaning="share of device memory for weights, work space and cache"),
+        _knob("kv.prefix_cache", "execution", "bool", False, "restart", reported_as="enable_prefix_caching, radix cache",
+              meaning="find full cache blocks of equal beginnings again; the trace's prefix blocks say which begin alike"),
         _knob("parallelism.tensor", "execution", "int:1..1024", 1, "restart", reported_as="tensor_parallel_size", meaning="accelerators that share each layer"),
         _knob("all_reduce.one_shot_max_bytes", "execution", "int:0..1099511627776", 524288, "restart", reported_as="allreduce.threshold_bytes",
               meaning="largest message reduced in one step by every rank; larger ones use a ring"),

@@ -72,6 +72,7 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
         max_context_tokens=context,
         attention_window_tokens=min(context, model.attention_window_tokens or context),
         async_scheduling=mapping.value("batching.async_scheduling") is True,
+        prefix_cache=mapping.value("kv.prefix_cache") is True,
     )
 
 

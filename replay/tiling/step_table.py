@@ -74,6 +74,8 @@ class StepLimits:
     """Keys a query sees at most; `max_context_tokens` for full attention."""
     async_scheduling: bool = False
     """Whether a step is composed while the one before it runs."""
+    prefix_cache: bool = False
+    """Whether cached blocks are found again by their content."""
 
     @property
     def attention_window(self) -> float:

@@ -17,13 +17,16 @@ def replay_cases(draw, *, ample=False):
     gaps = [GAP_S * steps for steps in draw(st.lists(st.one_of(st.just(0), st.integers(0, 300)), min_size=1, max_size=10))]
     prompts = draw(st.lists(st.integers(1, 40), min_size=len(gaps), max_size=len(gaps)))
     outputs = draw(st.lists(st.integers(1, 12), min_size=len(gaps), max_size=len(gaps)))
-    trace = make_trace(np.cumsum(gaps) - gaps[0], prompts, outputs)
+    trace_block = draw(st.integers(1, 12))
+    beginnings = [draw(st.lists(st.integers(0, 1), max_size=-(-prompt // trace_block))) for prompt in prompts]
+    trace = make_trace(np.cumsum(gaps) - gaps[0], prompts, outputs, prefix_blocks=beginnings, prefix_block_tokens=trace_block)
     limits = make_limits(
         max_running=draw(st.integers(1, 5)),
         max_batched_tokens=draw(st.integers(1, 30)),
         max_context_tokens=1000 if ample else draw(st.integers(15, 60)),
         window_tokens=draw(st.integers(1, 60)),
         async_scheduling=draw(st.booleans()),
+        prefix_cache=draw(st.booleans()),
     )
     sizes = draw(st.lists(st.integers(1, limits.max_batched_tokens), max_size=3))
     table = random_table(

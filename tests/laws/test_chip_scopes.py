@@ -15,7 +15,7 @@ VALUES = {
     "kv.memory_ratio": "0.5", "parallelism.tensor": "2", "all_reduce.one_shot_max_bytes": "1024", "graph.mode": '"none"',
     "graph.sizes": "[7]", "batching.max_running": "17", "batching.max_batched_tokens": "100", "batching.max_context_tokens": "999",
     "formats.sparsity": '"2:4"', "kernels.stack": '"sglang_0.5.10"',
-    "batching.async_scheduling": "true",
+    "batching.async_scheduling": "true", "kv.prefix_cache": "true",
 }  # fmt: skip
 ALONE = {
     "formats.activations": ("formats", 'weights = "fp8"'),  # takes both operands in one format

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from replay.assembly.assemble import assemble
 from replay.execution.engine import replay
+from replay.ingress.trace import TRACE_SCHEMA
 from tests.execution.replay_cases import columns, completed, replay_cases
 from tests.step_tables import linear_table, make_limits, make_pool, make_trace
 
@@ -29,8 +30,9 @@ def scaled(table, factor):
 
 
 def retimed(trace, arrival_s):
-    requests = trace.requests
-    return make_trace(arrival_s, requests["prompt_tokens"].to_numpy(), requests["output_tokens"].to_numpy())
+    place = trace.requests.column_names.index("arrival_s")
+    requests = trace.requests.set_column(place, TRACE_SCHEMA.field("arrival_s"), pa.array(arrival_s))
+    return replace(trace, requests=requests)
 
 
 def assembled(trace, table):
@@ -143,8 +145,10 @@ def test_nobody_waits_while_a_step_has_budget_and_a_seat_left(case):
 def test_tokens_are_conserved(case):
     result = replay(*case)
     steps, served = columns(result.steps), completed(result.requests)
-    new_tokens = steps["tokens"] - steps["recomputed_tokens"]
+    new_tokens = steps["tokens"] - steps["recomputed_tokens"] + steps["prefix_hit_tokens"]
     assert new_tokens.sum() == (served["prompt_tokens"] + served["output_tokens"] - 1).sum()
+    assert steps["prefix_hit_tokens"].sum() == served["prefix_hit_tokens"].sum()
+    assert (served["prefix_hit_tokens"] < served["prompt_tokens"]).all()
     assert steps["output_tokens"].sum() == served["output_tokens"].sum()
     assert steps["preemptions"].sum() == served["preemptions"].sum()
     assert (steps["recomputed_tokens"] <= steps["prefill_tokens"]).all()
@@ -207,7 +211,34 @@ def test_layer_times_add_up_to_busy_time_and_windows_to_layers(case):
     whole = columns(run.windows.filter(pa.compute.equal(run.windows["layer_type"], "all")))
     np.testing.assert_allclose(whole["time_s"].sum(), busy_s, rtol=1e-9, atol=1e-12)
     served = completed(run.requests)
-    assert whole["tokens"].sum() == (served["prompt_tokens"] + served["output_tokens"]).sum()
+    assert whole["tokens"].sum() == (served["prompt_tokens"] + served["output_tokens"] - served["prefix_hit_tokens"]).sum()
+
+
+@LAW
+@given(replay_cases(ample=True))
+def test_a_prefix_cache_changes_nothing_where_no_two_prompts_begin_alike(case):
+    trace, table = case
+    unique = pa.array([[index] for index in range(trace.requests.num_rows)], pa.list_(pa.int64()))
+    place = trace.requests.column_names.index("prefix_blocks")
+    apart = replace(trace, requests=trace.requests.set_column(place, TRACE_SCHEMA.field("prefix_blocks"), unique))
+    off, on = (replay(apart, replace(table, limits=replace(table.limits, prefix_cache=on))) for on in (False, True))
+    assert off == on
+
+
+@LAW
+@given(replay_cases(ample=True))
+def test_in_an_ample_cache_a_request_finds_what_any_request_before_it_has_computed(case):
+    trace, _ = case
+    block, known = 3, set()
+    table = linear_table(step_s=0.01, limits=make_limits(prefix_cache=True), pool=make_pool(block_tokens=block))
+    for row, hit in zip(trace.requests.to_pylist(), replay(trace, table).requests["prefix_hit_tokens"].to_pylist(), strict=True):
+        ends = range(block, row["prompt_tokens"] + 1, block)
+        depths = [-(-end // trace.provenance.prefix_block_tokens) for end in ends]
+        names = [tuple(row["prefix_blocks"][:depth]) if depth <= len(row["prefix_blocks"]) else None for depth in depths]
+        found = [name is not None and (place, name) in known for place, name in enumerate(names)]
+        usable = [*found, False].index(False)
+        assert hit == min(usable, (row["prompt_tokens"] - 1) // block) * block
+        known |= set(enumerate(names))
 
 
 @LAW
