@@ -25,18 +25,33 @@ RECORD_STEPS = 8192
 def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> Replay:
     """Return what would have happened: the trace's requests, open loop from their scheduled arrivals, on one replica.
 
-    Continuous batching with chunked prefill and a paged cache, after vLLM V1:
+    Continuous batching and a paged cache, after vLLM V1 where `table.limits` do not ask for other rules:
 
     - A step starts when the one before ended or, when nothing is left to run, at the next arrival. Requests that arrived at
       or before its start take part. It lasts max(device, host) seconds.
-    - With `async_scheduling` (vLLM's `--async-scheduling`, by default since 0.14; checked against logs of 0.19) two steps are in
-      flight: one is composed when the step before the one before it ends, so that arrivals wait for a whole step more; an idle
-      server starts at once and composes its second step at the same time. Whoever has its last token in flight keeps its seat
-      and blocks, and computes nothing. Tokens in flight of a preempted sequence still come out. Without it (older versions, and
-      `--no-async-scheduling`), a step is composed at its start.
-    - Running sequences go first, in order of admission: the next token of a decoding one, or the next chunk (what the token
-      budget leaves) of an unfinished prompt. Then, unless this step preempted, waiting ones first come first served while
-      budget, seats and cache blocks last; one that does not fit holds up those behind it.
+    - With `async_scheduling` (vLLM's `--async-scheduling`, its default since 0.14; the rules are those that fit logs of 0.19) two
+      steps are in flight: one is composed when the step before the one before it ends, so that arrivals wait for a whole step
+      more; an idle server starts at once and composes its second step at the same time. Whoever has its last token in flight
+      keeps its seat and blocks, and computes nothing. Tokens in flight of a preempted sequence still come out. Without it
+      (older versions, and `--no-async-scheduling`), a step is composed at its start.
+    - `scheduler`, the default `chunked` (vLLM V1; Sarathi-Serve, arXiv 2403.02310): running sequences go first, in order of
+      admission: the next token of a decoding one, or the next chunk (what the token budget leaves) of an unfinished prompt. Then,
+      unless this step preempted, waiting ones are admitted while budget, seats and cache blocks last; one that does not fit
+      holds up those behind it.
+      `prefill_first` (vLLM V0 without chunked prefill): waiting ones are admitted with whole prompts, in steps without decodes;
+      where none can be, all running ones decode. V0 wants a free block for each decode, here only one that needs it takes it.
+      `static` (request-level batching, as of FasterTransformer; Orca, OSDI 2022, section 2): requests are admitted, with whole
+      prompts, only when nothing runs, and the batch runs until all of it is done. With `max_delay_s` it waits to fill, to
+      `max_running` requests or `max_batched_tokens` tokens, until its oldest request has waited so long: Triton's dynamic
+      batcher (max_queue_delay_microseconds) where requests have one output token, as those of encoders and image networks.
+    - `queue`: `fcfs`; `sjf`, shortest prompt first (BLIS); `longest_prefix`, most cached tokens first (SGLang's lpm); `hrrn`,
+      highest response ratio (Brinch Hansen 1971), that is time waited for each prompt token left to compute. The last two sort
+      the queue for every step that could admit, and leave it alone while more than 128 wait (SGLang's limit for lpm).
+      Preempted sequences always stand in front.
+    - `kv_policy`: `on_demand` admits whoever has blocks for its first chunk (older vLLM V1; TensorRT-LLM's MAX_UTILIZATION);
+      `whole_prompt` wants the whole prompt's blocks free, but takes them by chunks (vLLM 0.19); `reserve` takes all blocks that
+      prompt and output will need, so that nobody is preempted (TensorRT-LLM's GUARANTEED_NO_EVICT). Admission leaves
+      `kv_watermark_ratio` of the pool free (vLLM V0: 0.01).
     - Blocks are taken when the tokens that need them are scheduled, for the whole context also under a sliding window, and
       returned when the request finishes. The last output token is never a key and needs no room.
     - With `prefix_cache` (vLLM V1's automatic prefix caching) full blocks are found again by the tokens from the first to their
@@ -55,7 +70,7 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     `kernel_factors` scales a kernel's whole time (1 where absent). Equal arrivals keep the trace's order. Deterministic.
 
     Raises:
-        TraceError: the trace has no requests, or no arrival times.
+        TraceError: the trace has no requests, no arrival times, or prefix blocks of unstated length where they count.
         SpecError: a factor names no kernel of the table, or is not a finite number >= 0.
         InvariantError: the table breaks its contract, or a law of the replay is broken.
     """

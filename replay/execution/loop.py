@@ -13,8 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 from replay.compiled import compiled, compiled_part
+from replay.execution.loop_arrays import CHUNKED, FCFS, RESERVE, SJF, STATIC
 from replay.execution.loop_blocks import keep_full_blocks, release_blocks, take_blocks
 from replay.execution.loop_prices import decode_seconds, prefill_seconds
+from replay.execution.loop_queue import batch_starts_at
 from replay.execution.loop_schedule import schedule
 from replay.execution.step_costs import Counts, Floats, Records
 
@@ -30,7 +32,7 @@ def run_steps(sequences: Records, queues: tuple[Any, ...], cache: tuple[Any, ...
     needs leaves its tuple once, before the loop: every time costs an atomic reference count.
     """
     token_rows, sequence_s, decode, context_knots, prefill, token_knots, keys_knots = costs
-    seats, preempted, emitting, in_flight, states, limit_records, fresh_blocks = queues
+    seats, preempted, waiting, scores, emitting, in_flight, states, limit_records, fresh_blocks = queues
     state, limits = states[0], limit_records[0]
     while True:
         if state.in_flight == 0 and state.running == 0 and state.preempted == 0 and state.admitted == state.arrived:
@@ -42,7 +44,7 @@ def run_steps(sequences: Records, queues: tuple[Any, ...], cache: tuple[Any, ...
         state.arrived = _arrived(sequences, state)
         step = record[state.steps]
         slot = (state.oldest + state.in_flight) % limits.steps_in_flight
-        schedule(sequences, seats, preempted, emitting, slot, state, limits, step, cache)
+        schedule(sequences, seats, preempted, waiting, scores, emitting, slot, state, limits, step, cache)
         if step.sequences > 0:
             row = token_rows[step.tokens + (limits.max_batched_tokens + 1 if step.prefill_tokens > 0 else 0)]
             step.captured_tokens, step.host_s = row.captured_tokens, row.host_s
@@ -61,7 +63,11 @@ def run_steps(sequences: Records, queues: tuple[Any, ...], cache: tuple[Any, ...
             if state.in_flight < limits.steps_in_flight:
                 continue
         elif state.in_flight == 0:
-            return STUCK
+            wakes_s = _wakes_at(sequences, waiting, state, limits)
+            if wakes_s <= state.clock_s:
+                return STUCK
+            state.clock_s = wakes_s
+            continue
         _finish_oldest(sequences, seats, preempted, emitting, in_flight, state, limits, cache)
         if state.quiet >= limits.steps_in_flight:
             row, seats_s = token_rows[state.running], sequence_s[state.running]
@@ -75,6 +81,15 @@ def _arrived(sequences: Records, state: Records) -> int:
     while arrived < len(sequences) and sequences[arrived].arrival_s <= state.clock_s:
         arrived += 1
     return arrived
+
+
+@compiled_part
+def _wakes_at(sequences: Records, waiting: Counts, state: Records, limits: Records) -> float:
+    """Return when a server that lets requests wait for company looks at them again: at the next arrival, or when time is up."""
+    starts_s: float = batch_starts_at(sequences, waiting, state, limits)
+    if state.arrived == len(sequences):
+        return starts_s
+    return float(min(starts_s, sequences[state.arrived].arrival_s))
 
 
 @compiled_part
@@ -103,7 +118,7 @@ def _finish_oldest(
             finished += 1
             release_blocks(sequence, state, limits, cache)
             if sequence.computed_tokens == 0:  # it was preempted while its last token was in flight
-                _leave_queue(preempted, state, emitting[slot, place])
+                _leave_preempted(preempted, state, emitting[slot, place])
     state.clock_s = end_s
     state.oldest = (slot + 1) % limits.steps_in_flight
     state.in_flight -= 1
@@ -113,7 +128,7 @@ def _finish_oldest(
 
 
 @compiled_part
-def _leave_queue(preempted: Counts, state: Records, index: int) -> None:
+def _leave_preempted(preempted: Counts, state: Records, index: int) -> None:
     """Take a sequence out of the stack of preempted ones."""
     state.preempted -= 1
     place = state.preempted
@@ -153,17 +168,23 @@ def _jump(
     """Repeat a step in which every running sequence decoded, for as long as nothing else can happen, exactly as stepping would.
 
     That is until a sequence finishes or reaches the window, blocks run out, or a request arrives that could be admitted: one that
-    has to wait behind others cannot, for seats, budget and free blocks do not grow. Only the steps' costs are computed one by one.
-    Steps in flight have just been such steps, and each step of the jump ends the oldest of them.
+    has to wait behind others cannot, for seats, budget and free blocks do not grow; but in a queue that is not first come first
+    served it may stand before them, and where order depends on time or cache a jump needs an empty queue. Only the steps' costs are
+    computed one by one. Steps in flight have just been such steps, and each step of the jump ends the oldest of them.
     """
     running, block = state.running, limits.block_tokens
+    closed = running == limits.max_running or limits.scheduler == STATIC
+    closed = closed or (limits.scheduler == CHUNKED and running == limits.max_batched_tokens)
     steps, growing = _quiet_steps(sequences, seats, state, limits, fresh_blocks)
     context, longest_s, done, offset = record[state.steps - 1].decode_context_tokens, 0.0, 0, 0
     waits = state.preempted + state.arrived - state.admitted > 0
+    if waits and not closed and limits.queue > SJF:
+        return
+    ignores_arrivals = closed or (waits and limits.queue == FCFS)
     steps = min(steps, len(record) - state.steps)
     while done < steps:
         arrived = _arrived(sequences, state)
-        if (arrived > state.arrived and not waits) or fresh_blocks[offset] > state.free_blocks:
+        if (arrived > state.arrived and not ignores_arrivals) or fresh_blocks[offset] > state.free_blocks:
             break
         state.arrived = arrived
         if fresh_blocks[offset] > 0:
@@ -197,12 +218,12 @@ def _quiet_steps(sequences: Records, seats: Counts, state: Records, limits: Reco
 
     `fresh_blocks` [block tokens] receives the blocks taken in each of the following steps; it repeats.
     """
-    steps, growing, block = 1 << 62, 0, limits.block_tokens
+    steps, growing, block, reserved = 1 << 62, 0, limits.block_tokens, limits.kv_policy == RESERVE
     fresh_blocks[:] = 0
     for position in range(state.running):
         sequence = sequences[seats[position]]
         steps = min(steps, sequence.total_tokens - sequence.known_tokens - 1)
-        fresh_blocks[(block - sequence.computed_tokens % block) % block] += 1
+        fresh_blocks[(block - sequence.computed_tokens % block) % block] += not reserved
         if sequence.computed_tokens < limits.window_tokens:
             growing += 1
             steps = min(steps, limits.window_tokens - sequence.computed_tokens)
@@ -233,7 +254,7 @@ def _book_jump(
         sequence.computed_tokens += steps
         sequence.known_tokens += steps
         sequence.emitted_tokens += steps
-        sequence.blocks = (sequence.computed_tokens + limits.block_tokens - 1) // limits.block_tokens
+        sequence.blocks = max(sequence.blocks, (sequence.computed_tokens + limits.block_tokens - 1) // limits.block_tokens)
         keep_full_blocks(sequence, seats[position], sequence.computed_tokens - steps, limits, cache)
         sequence.last_token_s = state.clock_s
         sequence.worst_itl_s = max(sequence.worst_itl_s, longest_s)

@@ -14,7 +14,7 @@ import numpy as np
 from replay.execution.cache_arrays import CacheArrays
 from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import STEPS_SCHEMA
-from replay.tiling.step_table import StepTable
+from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAMES, StepTable
 
 SEQUENCE = np.dtype(
     [
@@ -38,8 +38,8 @@ SEQUENCE = np.dtype(
 )
 """One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
 
-SOURCES = ("loop.py", "loop_schedule.py", "loop_blocks.py", "loop_prices.py")
-"""Files whose functions become the compiled loop."""
+SOURCES = ("loop.py", "loop_schedule.py", "loop_queue.py", "loop_blocks.py", "loop_prices.py", "loop_arrays.py")
+"""Files whose functions and constants become the compiled loop."""
 
 
 def sources_digest() -> str:
@@ -56,7 +56,8 @@ STATE = np.dtype(
         ("clock_s", np.float64),  # when the next step is scheduled
         ("busy_until_s", np.float64),  # end of the last step in flight
         ("arrived", np.int64),  # requests that have arrived: the first ones, for they are in arrival order
-        ("admitted", np.int64),  # requests that have left the queue once: the first ones, for it is first come first served
+        ("admitted", np.int64),  # requests that have left the queue once
+        ("heaped", np.int64),  # requests that have come into the heap of the shortest prompts
         ("preempted", np.int64),  # depth of the stack of preempted sequences, which stand in front of the queue
         ("running", np.int64),
         ("free_blocks", np.int64),
@@ -74,13 +75,24 @@ STATE = np.dtype(
 STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA])
 
 
+SCHEDULERS = CHUNKED, PREFILL_FIRST, STATIC = range(3)
+QUEUES = FCFS, SJF, LONGEST_PREFIX, HRRN = range(4)
+KV_POLICIES = ON_DEMAND, WHOLE_PROMPT, RESERVE = range(3)
+"""Codes of the rules of StepLimits, in the order in which SCHEDULER_NAMES, QUEUE_NAMES and KV_POLICY_NAMES list them."""
+
+ORDERED_REQUESTS = 128
+"""A longer queue is not sorted by prefix or response ratio (SGLang's limit for longest-prefix-match)."""
+
 LIMITS = np.dtype(
     [
-        (name, np.int64)
-        for name in (
-            "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight",
-            "block_tokens", "pool_blocks", "prefix_cache", "trace_block_tokens", "found_shift",
-        )
+        ("max_delay_s", np.float64),
+        *(
+            (name, np.int64)
+            for name in (
+                "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "scheduler", "queue",
+                "block_tokens", "pool_blocks", "watermark_blocks", "kv_policy", "prefix_cache", "trace_block_tokens", "found_shift",
+            )
+        ),
     ]
 )  # fmt: skip
 """What bounds a step, and what the cache is like; `found_shift` = 64 - log2 of the size of its hash table."""
@@ -93,6 +105,10 @@ class Queues(NamedTuple):
     """Running sequences in order of admission [seats]."""
     preempted: Counts
     """Stack; its top is the head of the queue [sequences]."""
+    waiting: Counts
+    """The other ones that wait, see `replay.execution.loop_queue` [sequences]."""
+    scores: Floats
+    """Room to sort them [ORDERED_REQUESTS]."""
     emitting: Counts
     """Sequences that get a token when a step in flight ends [slots, seats]."""
     in_flight: Records
@@ -118,14 +134,28 @@ def new_queues(sequences_count: int, table: StepTable, cache: CacheArrays, trace
     """Return empty queues under a table's limits, with the whole pool free and the clock at 0."""
     bounds, pool = table.limits, table.pool
     slots, seats = 2 if bounds.async_scheduling else 1, min(bounds.max_running, sequences_count)
-    budget, window = bounds.max_batched_tokens, bounds.attention_window_tokens
-    caching = (bounds.prefix_cache, trace_block_tokens, 65 - len(cache.found).bit_length())
-    limits = np.array([(bounds.max_running, budget, window, slots, pool.block_tokens, pool.blocks_count, *caching)], LIMITS)
+    limits = np.zeros(1, LIMITS)
+    for name, value in {
+        **{name: getattr(bounds, name) for name in ("max_delay_s", "max_running", "max_batched_tokens", "prefix_cache")},
+        "window_tokens": bounds.attention_window_tokens,
+        "steps_in_flight": slots,
+        "scheduler": SCHEDULER_NAMES.index(bounds.scheduler),
+        "queue": QUEUE_NAMES.index(bounds.queue),
+        "block_tokens": pool.block_tokens,
+        "pool_blocks": pool.blocks_count,
+        "watermark_blocks": table.watermark_blocks,
+        "kv_policy": KV_POLICY_NAMES.index(bounds.kv_policy),
+        "trace_block_tokens": trace_block_tokens,
+        "found_shift": 65 - len(cache.found).bit_length(),
+    }.items():
+        limits[name] = value
     state = np.zeros(1, dtype=STATE)
     state["free_blocks"], state["free_slots"] = pool.blocks_count, len(cache.slots)
     return Queues(
         seats=np.zeros(seats, dtype=np.int64),
         preempted=np.zeros(sequences_count, dtype=np.int64),
+        waiting=np.arange(sequences_count),
+        scores=np.zeros(ORDERED_REQUESTS),
         emitting=np.zeros((slots, seats), dtype=np.int64),
         in_flight=np.zeros(slots, dtype=IN_FLIGHT),
         state=state,

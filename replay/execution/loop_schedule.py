@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from replay.compiled import compiled_part
+from replay.execution.loop_arrays import CHUNKED, PREFILL_FIRST, RESERVE, STATIC, WHOLE_PROMPT
 from replay.execution.loop_blocks import find_prefix, keep_full_blocks, release_blocks, take_blocks, use_prefix
-from replay.execution.step_costs import Counts, Records
+from replay.execution.loop_queue import batch_starts_at, leave_queue, next_waiting, order_queue
+from replay.execution.step_costs import Counts, Floats, Records
 
 
 @compiled_part
@@ -14,6 +16,8 @@ def schedule(
     sequences: Records,
     seats: Counts,
     preempted: Counts,
+    waiting: Counts,
+    scores: Floats,
     emitting: Counts,
     slot: int,
     state: Records,
@@ -21,17 +25,24 @@ def schedule(
     step: Records,
     cache: tuple[Any, ...],
 ) -> None:
-    """Choose the step's chunks: running sequences in order of admission, then waiting ones unless something was preempted.
+    """Choose the step's chunks, by the rule of the scheduler.
 
     What is chosen counts as computed from here on; `emitting[slot]` receives the sequences that get a token when the step ends.
     A schedule without sequences is no step: its preemptions count with those of the next one.
     """
-    step.prefill_tokens = step.prefill_pairs = step.recomputed_tokens = step.prefix_hit_tokens = step.output_tokens = step.sequences = 0
+    step.prefill_tokens = step.prefill_pairs = step.recomputed_tokens = step.prefix_hit_tokens = step.output_tokens = 0
+    step.sequences = step.decode_sequences = step.decode_context_tokens = 0
     step.preemptions = state.unrecorded_preemptions
-    budget = _continue_running(sequences, seats, preempted, emitting, slot, state, limits, step, cache)
+    budget: int = limits.max_batched_tokens
+    admits_first = limits.scheduler == PREFILL_FIRST or (limits.scheduler == STATIC and state.running == 0)
+    if not admits_first:
+        budget = _continue_running(sequences, seats, preempted, emitting, slot, state, limits, step, cache)
     preempts = step.preemptions > state.unrecorded_preemptions
-    if not preempts:
-        _admit_waiting(sequences, seats, preempted, emitting, slot, state, limits, step, cache, budget)
+    if admits_first or (limits.scheduler == CHUNKED and not preempts):
+        _admit_waiting(sequences, seats, preempted, waiting, scores, emitting, slot, state, limits, step, cache, budget)
+    if admits_first and step.sequences == 0:
+        _continue_running(sequences, seats, preempted, emitting, slot, state, limits, step, cache)
+        preempts = step.preemptions > state.unrecorded_preemptions
     step.tokens = step.decode_sequences + step.prefill_tokens
     step.running = state.running
     step.waiting = state.preempted + state.arrived - state.admitted
@@ -65,7 +76,7 @@ def _continue_running(
             continue
         chunk = min(sequence.known_tokens - before, budget)
         if before + chunk > sequence.blocks * limits.block_tokens:
-            needed = (before + chunk + limits.block_tokens - 1) // limits.block_tokens - sequence.blocks
+            needed = _blocks(before + chunk, limits) - sequence.blocks
             while needed > state.free_blocks and state.running > position:
                 _preempt_newest(sequences, seats, preempted, state, limits, cache)
                 step.preemptions += 1
@@ -89,6 +100,8 @@ def _admit_waiting(
     sequences: Records,
     seats: Counts,
     preempted: Counts,
+    waiting: Counts,
+    scores: Floats,
     emitting: Counts,
     slot: int,
     state: Records,
@@ -98,25 +111,33 @@ def _admit_waiting(
     budget: int,
 ) -> None:
     """Admit from the head of the queue while budget, seats and blocks last; the head blocks those behind it."""
+    if budget == 0 or state.running == limits.max_running:
+        return
+    order_queue(sequences, waiting, scores, state, limits, cache)
+    if limits.scheduler == STATIC and batch_starts_at(sequences, waiting, state, limits) > state.clock_s:
+        return
     while budget > 0 and state.running < limits.max_running:
         resumed = state.preempted > 0
         if not resumed and state.admitted == state.arrived:
             break
-        index = preempted[state.preempted - 1] if resumed else state.admitted
+        index = preempted[state.preempted - 1] if resumed else next_waiting(waiting, state, limits)
         sequence = sequences[index]
         cached, cached_free = find_prefix(sequence, index, limits, cache)
         before = cached * limits.block_tokens
         chunk = min(sequence.known_tokens - before, budget)
-        needed = (before + chunk + limits.block_tokens - 1) // limits.block_tokens - cached
-        if needed + cached_free > state.free_blocks:
+        taken = _blocks(before + chunk if limits.kv_policy != RESERVE else sequence.total_tokens - 1, limits) - cached
+        wanted = taken if limits.kv_policy != WHOLE_PROMPT else _blocks(sequence.known_tokens, limits) - cached
+        if wanted + cached_free > state.free_blocks - limits.watermark_blocks:
+            break
+        if limits.scheduler != CHUNKED and before + chunk < sequence.known_tokens:
             break
         if resumed:
             state.preempted -= 1
         else:
-            state.admitted += 1
+            leave_queue(sequences, waiting, state, limits)
             sequence.first_scheduled_s = state.clock_s
         use_prefix(sequence, index, cached, state, limits, cache)
-        take_blocks(sequence, needed, state, limits, cache)
+        take_blocks(sequence, taken, state, limits, cache)
         sequence.computed_tokens = before
         saved = max(0, before - sequence.reached_tokens)
         sequence.prefix_hit_tokens += saved
@@ -127,6 +148,12 @@ def _admit_waiting(
         state.running += 1
         _compute(sequence, index, chunk, emitting, slot, limits, step, cache)
         budget -= chunk
+
+
+@compiled_part
+def _blocks(tokens: int, limits: Records) -> int:
+    """Return the blocks that hold so many tokens."""
+    return int((tokens + limits.block_tokens - 1) // limits.block_tokens)
 
 
 @compiled_part

@@ -63,9 +63,14 @@ class KvPool:
     workspace_bytes: float
 
 
+SCHEDULER_NAMES = ("chunked", "prefill_first", "static")
+QUEUE_NAMES = ("fcfs", "sjf", "longest_prefix", "hrrn")
+KV_POLICY_NAMES = ("on_demand", "whole_prompt", "reserve")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLimits:
-    """Serving limits the replay obeys."""
+    """Serving limits and rules the replay obeys."""
 
     max_running: int
     max_batched_tokens: int
@@ -74,8 +79,18 @@ class StepLimits:
     """Keys a query sees at most; `max_context_tokens` for full attention."""
     async_scheduling: bool = False
     """Whether a step is composed while the one before it runs."""
+    scheduler: str = "chunked"
+    """One of SCHEDULER_NAMES; what they do stands in `replay.execution.engine`."""
+    max_delay_s: float = 0.0
+    """How long a static batch may wait to fill, from the arrival of its oldest request."""
+    queue: str = "fcfs"
+    """One of QUEUE_NAMES."""
     prefix_cache: bool = False
     """Whether cached blocks are found again by their content."""
+    kv_policy: str = "on_demand"
+    """One of KV_POLICY_NAMES: which blocks must be free, and which are taken, at admission."""
+    kv_watermark_ratio: float = 0.0
+    """Share of the pool that admission leaves free."""
 
     @property
     def attention_window(self) -> float:
@@ -112,6 +127,11 @@ class StepTable:
     limits: StepLimits
     reference_flops_per_s: float
     """Peak of the whole tensor-parallel group that MFU is measured against."""
+
+    @property
+    def watermark_blocks(self) -> int:
+        """Blocks that admission leaves free."""
+        return int(self.limits.kv_watermark_ratio * self.pool.blocks_count)
 
     @property
     def context_knots(self) -> npt.NDArray[np.float64]:

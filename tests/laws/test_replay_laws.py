@@ -25,8 +25,10 @@ def scaled(table, factor):
             part = part.set_column(part.column_names.index(name), name, pa.array(part[name].to_numpy() * factor))
         return part
 
+    limits = replace(table.limits, max_delay_s=table.limits.max_delay_s * factor)
     parts = {name: stretch(getattr(table, name)) for name in ("token_terms", "sequence_terms", "decode_terms", "prefill_terms")}
-    return replace(table, **parts, host_launch_s=table.host_launch_s * factor, host_graph_launch_s=table.host_graph_launch_s * factor)
+    host = {name: getattr(table, name) * factor for name in ("host_launch_s", "host_graph_launch_s")}
+    return replace(table, **parts, **host, limits=limits)
 
 
 def retimed(trace, arrival_s):
@@ -62,13 +64,13 @@ def test_times_of_a_request_are_in_order(case):
 
 
 @LAW
-@given(replay_cases())
+@given(replay_cases(queue="fcfs"))
 def test_requests_are_first_scheduled_in_the_order_they_arrive(case):
     assert (np.diff(completed(replay(*case).requests)["first_scheduled_s"]) >= 0).all()
 
 
 @LAW
-@given(replay_cases())
+@given(replay_cases(max_delay_s=0.0))
 def test_steps_do_not_overlap_and_the_engine_is_idle_only_when_it_has_nothing_to_run(case):
     result = replay(*case)
     steps, served = columns(result.steps), completed(result.requests)
@@ -122,6 +124,27 @@ def test_a_step_is_composed_when_it_starts_or_when_a_step_in_flight_ends(case):
 
 
 @LAW
+@given(replay_cases())
+def test_prompts_and_decodes_share_steps_only_where_prompts_are_cut(case):
+    trace, table = case
+    steps = columns(replay(trace, table).steps)
+    if table.limits.scheduler != "chunked":
+        prefills = steps["prefill_tokens"] > 0
+        assert (steps["decode_sequences"][prefills] == 0).all()
+        free = table.pool.blocks_count - steps["kv_blocks"][prefills]
+        assert (free >= table.watermark_blocks).all()
+        if table.limits.scheduler == "static":
+            assert (steps["sequences"] == steps["running"])[prefills].all()
+
+
+@LAW
+@given(replay_cases(kv_policy="reserve"))
+def test_whoever_has_reserved_its_room_is_never_preempted(case):
+    result = replay(*case)
+    assert sum(result.steps["preemptions"].to_pylist()) == sum(result.requests["preemptions"].to_pylist()) == 0
+
+
+@LAW
 @given(replay_cases(), st.integers(1, 40), st.integers(1, 12))
 def test_a_lone_request_takes_as_long_with_two_steps_in_flight_as_with_one(case, prompt_tokens, output_tokens):
     _, table = case
@@ -132,7 +155,7 @@ def test_a_lone_request_takes_as_long_with_two_steps_in_flight_as_with_one(case,
 
 
 @LAW
-@given(replay_cases(ample=True))
+@given(replay_cases(ample=True, scheduler="chunked"))
 def test_nobody_waits_while_a_step_has_budget_and_a_seat_left(case):
     trace, table = case
     steps = columns(replay(trace, table).steps)
