@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numba
 
+_NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 def compiled(function: _Function) -> _Function:
     """Compile on first use, without fast-math and without the interpreter's lock.
 
-    The machine code is kept beside the source, else in the user's cache, else not at all, as folders can be written.
+    The machine code is kept beside the source, else in the user's cache, else not at all, as folders can be written. It is found
+    again by the time stamp of the function's own file and by the types of its arguments, and contains the parts it calls: where
+    those stand in other files, a type must change with them (`replay.execution.loop_arrays.STATE` does).
     """
     try:
         return cast(_Function, numba.njit(cache=True, nogil=True)(function))
     except RuntimeError:  # numba found no folder to keep the code in
         return cast(_Function, numba.njit(nogil=True)(function))
+
+
+def compiled_part(function: _Function) -> _Function:
+    """Compile as part of the functions that call it: nothing is kept for it alone, and only compiled code can call it."""
+    return cast(_Function, numba.njit(nogil=True, **_NO_WRAPPERS)(function))
