@@ -79,18 +79,18 @@ def _sparse_product(
 ) -> ProductChoice:
     """Return the product with sparse weights: half of them, at the sparse units' rate, and never fewer rows than a sparse tile has.
 
-    No sparse kernel is calibrated: the dense one's parameters stand for it, at the speed-up that public reports find.
+    No sparse kernel is calibrated: the dense one's parameters and residual stand for it, at the speed-up that public reports find.
     """
     gain = min(SPARSE_KERNEL_SPEEDUP, library.device.sparse_speedup_ratio or 1.0)
     rates = {name: rate * gain for name, rate in library.device.matrix_flops_per_s.items()}
     device = replace(library.device, matrix_flops_per_s=rates)
     family = replace(family, format=replace(family.format, weight_bytes=kernel.weight_bytes))
-    model = library.model(family, found, exact=False)
+    model = library.model(family, found, wanted=family.format.name)
     sizes = np.array(float(kernel.matmul.columns)), np.array(float(kernel.matmul.depth))
     shapes = gemm_shapes(np.maximum(rows, SPARSE_LEAST_ROWS), *sizes)
     tiles = None if bin_.tile is None else (bin_.tile,)
     choice = family.choices(shapes, device, model.parameters, tiles=tiles, split=bin_.split)
-    cost = replace(model.cost(shapes, device, choice.terms), error_ratio=UNCALIBRATED_ERROR_RATIO)
+    cost = replace(model.cost(shapes, device, choice.terms), source="datasheet", error_ratio=UNCALIBRATED_ERROR_RATIO)
     padding = 1.0 - (1.0 - choice.padding_ratio) * rows / np.maximum(rows, SPARSE_LEAST_ROWS)
     return ProductChoice(cost=cost, tile=choice.tile, split=choice.split, waves=choice.waves, padding_ratio=padding)
 

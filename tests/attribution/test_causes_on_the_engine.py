@@ -29,7 +29,7 @@ CASES = [
     ("gemm.backend", '[gemm]\nbackend = "vector"\n', "lowering", "compute"),
     ("placement.weights", '[placement]\nweights = "host"\n', "tiling", "memory_bandwidth"),
     ("kv.memory_ratio", "[kv]\nmemory_ratio = 0.23\n", "tiling", "memory_capacity"),
-    ("gemm.split_k", "[gemm]\nsplit_k = 16\n", "tiling", "memory_bandwidth"),
+    ("gemm.split_k", "[gemm]\nsplit_k = 16\n", "tiling", "compute"),  # every part fills its pipeline again
     ("batching.max_running", "[batching]\nmax_running = 2\n", "execution", "queueing"),
 ]
 
