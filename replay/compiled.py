@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 _NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -19,11 +21,24 @@ def compiled(function: _Function) -> _Function:
     those stand in other files, a type must change with them (`replay.execution.loop_arrays.STATE` does).
     """
     try:
-        return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+        return cast(_Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
     except RuntimeError:  # numba found no folder to keep the code in
-        return cast(_Function, numba.njit(nogil=True)(function))
+        return cast(_Function, numba.njit(nogil=True, error_model="numpy")(function))
 
 
 def compiled_part(function: _Function) -> _Function:
     """Compile as part of the functions that call it: nothing is kept for it alone, and only compiled code can call it."""
-    return cast(_Function, numba.njit(nogil=True, **_NO_WRAPPERS)(function))
+    return cast(_Function, numba.njit(nogil=True, error_model="numpy", **_NO_WRAPPERS)(function))
+
+
+@intrinsic
+def borrowed(_context: Any, array: Any) -> Any:
+    """Return the same array without an owner, so that handing it on costs no atomic reference count; the caller must keep it alive."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        fields = context.make_array(signature.args[0])(context, builder, arguments[0])
+        fields.meminfo = cgutils.get_null_value(fields.meminfo.type)
+        fields.parent = cgutils.get_null_value(fields.parent.type)
+        return fields._getvalue()
+
+    return array(array), build

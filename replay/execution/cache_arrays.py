@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -13,28 +13,24 @@ from replay.execution.step_costs import Counts, Records
 from replay.ingress.trace import Trace
 from replay.tiling.step_table import StepTable
 
-BLOCK = np.dtype([(name, np.int64) for name in ("key", "references", "before", "after")])
-"""A cache block: what it holds (-1: nothing that could be found), sequences that use it, its neighbours among the free ones."""
+BLOCK_PLACES = 4
+"""Key (-1: cannot be found), users, and the neighbours among free blocks (`replay.execution.loop_blocks`)."""
 
 
-class CacheArrays(NamedTuple):
-    """Blocks with an identity; arrays of a single place where prefixes are not cached."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCache:
+    """An empty cache: what the loop's memory holds of it, and the fields of its limits that describe it."""
 
-    blocks: Records
-    """BLOCK [blocks + 1]; the last one closes the ring of free ones."""
-    found: Counts
-    """Hash table of findable blocks, plus 1; 0 is an empty place [a power of two]."""
-    tables: Counts
-    """Blocks of running sequences [slots, longest]."""
-    slots: Counts
-    """Stack of free rows of `tables` [slots]."""
-    starts: Counts
-    """Where the names of each sequence stand in `nodes` [sequences + 1]."""
-    nodes: Counts
-    """Names of the beginnings of prompts, one for each block of the trace: equal names, equal tokens from the first to there."""
+    parts: dict[str, Counts]
+    """By the name of the limit that says where a part starts: `blocks_at` [blocks + 1, BLOCK_PLACES], the last of which closes the
+    ring of free ones; `found_at`, the hash table of findable blocks, plus 1 (0 is an empty place); `tables_at`, blocks of running
+    sequences [slots, table_blocks]; `slots_at`, the stack of free slots; `starts_at`, where the names of each sequence start; and
+    `nodes_at`, names of beginnings, one for each prefix block of the trace: equal names, equal tokens from the first to there.
+    """
+    limits: dict[str, int]
 
 
-def new_cache(trace: Trace, order: Counts, sequences: Records, table: StepTable) -> CacheArrays:
+def new_cache(trace: Trace, order: Counts, sequences: Records, table: StepTable) -> PrefixCache:
     """Return an empty cache for `sequences`, which are the rows `order` of the trace.
 
     It has room for the whole pool or, where that is less, for all that the trace could ever put there.
@@ -43,24 +39,32 @@ def new_cache(trace: Trace, order: Counts, sequences: Records, table: StepTable)
         TraceError: the trace has prefix blocks of unstated length.
     """
     if not table.limits.prefix_cache:
-        empty = np.zeros(1, dtype=np.int64)
-        return CacheArrays(
-            blocks=np.zeros(1, dtype=BLOCK), found=np.zeros(2, dtype=np.int64), tables=np.zeros((1, 1), dtype=np.int64), slots=empty,
-            starts=empty, nodes=empty,
-        )  # fmt: skip
+        return PrefixCache(parts={}, limits={})
     needed = -(-(sequences["total_tokens"] - 1) // table.pool.block_tokens)
-    blocks = np.zeros(min(table.pool.blocks_count, int(needed.sum())) + 1, dtype=BLOCK)
-    blocks["key"] = -1
-    blocks["before"][-1] = blocks["after"][-1] = len(blocks) - 1
-    slots = min(table.limits.max_running, len(sequences))
+    ring, longest = min(table.pool.blocks_count, int(needed.sum())), int(needed.max(initial=0))
+    blocks = np.zeros((ring + 1, BLOCK_PLACES), dtype=np.int64)
+    blocks[:, 0] = -1
+    blocks[ring, 2:] = ring
+    found_bits = max(1, (2 * ring + 1).bit_length())
+    slots_count = min(table.limits.max_running, len(sequences))
     starts, nodes = prefix_nodes(trace, order)
-    return CacheArrays(
-        blocks=blocks,
-        found=np.zeros(1 << max(1, (2 * len(blocks) - 1).bit_length()), dtype=np.int64),
-        tables=np.zeros((slots, int(needed.max(initial=0))), dtype=np.int64),
-        slots=np.arange(slots),
-        starts=starts,
-        nodes=nodes,
+    return PrefixCache(
+        parts={
+            "blocks_at": blocks.ravel(),
+            "found_at": np.zeros(1 << found_bits, dtype=np.int64),
+            "tables_at": np.zeros(slots_count * longest, dtype=np.int64),
+            "slots_at": np.arange(slots_count),
+            "starts_at": starts,
+            "nodes_at": nodes,
+        },
+        limits={
+            "prefix_cache": 1,
+            "ring": ring,
+            "found_mask": (1 << found_bits) - 1,
+            "found_shift": 64 - found_bits,
+            "table_blocks": longest,
+            "trace_block_tokens": trace_block_tokens(trace),
+        },
     )
 
 
@@ -78,7 +82,7 @@ def trace_block_tokens(trace: Trace) -> int:
 
 
 def prefix_nodes(trace: Trace, order: Counts) -> tuple[Counts, Counts]:
-    """Return (`starts`, `nodes`) of CacheArrays for the rows `order` of a trace.
+    """Return where the names of each sequence start [sequences + 1], and the names, for the rows `order` of a trace.
 
     Whether the trace's hashes cover their own block or all tokens up to its end makes no difference: names are given to whole paths.
     """
@@ -87,7 +91,7 @@ def prefix_nodes(trace: Trace, order: Counts) -> tuple[Counts, Counts]:
     lengths = pc.fill_null(pc.list_value_length(blocks), 0).to_numpy().astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     hashes, codes = np.unique(pc.list_flatten(blocks).to_numpy(), return_inverse=True)
-    nodes, path, named = np.zeros(max(1, len(codes)), dtype=np.int64), np.zeros(len(order), dtype=np.int64), 0
+    nodes, path, named = np.zeros(len(codes), dtype=np.int64), np.zeros(len(order), dtype=np.int64), 0
     for depth in range(lengths.max(initial=0)):
         deep = np.flatnonzero(lengths > depth)
         places = starts[deep] + depth

@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from replay.errors import InvariantError, TraceError
 from replay.execution.admission import FITS, rejections
-from replay.execution.cache_arrays import CacheArrays, new_cache, trace_block_tokens
+from replay.execution.cache_arrays import new_cache
 from replay.execution.cost_arrays import CostArrays, flatten
-from replay.execution.loop_arrays import STEP, Queues, drain, new_queues, new_sequences, step_columns
+from replay.execution.loop_arrays import STEP, LoopArrays, StepColumns, new_arrays, new_sequences
 from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import COMPLETED, NEVER_FITS, REQUESTS_SCHEMA, STEPS_SCHEMA, Replay
 from replay.ingress.trace import Trace
 from replay.tiling.step_table import StepTable
 
-RECORD_STEPS = 8192
-"""Steps recorded between two drains: about a megabyte, which stays in the processor's cache."""
+RECORD_STEPS = 1024
+"""Steps recorded between two drains: about 150 kilobytes, which stay in the processor's cache."""
 
 
 def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> Replay:
@@ -83,8 +83,7 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     order = order[fits[order]]
     sequences = new_sequences(arrival_s[order], prompt[order], output[order])
     cache = new_cache(trace, order, sequences, table)
-    queues = new_queues(len(sequences), table, cache, trace_block_tokens(trace) if table.limits.prefix_cache else 1)
-    steps = pa.table(_run(sequences, costs, queues, cache), schema=STEPS_SCHEMA)
+    steps = pa.table(_run(sequences, costs, new_arrays(len(sequences), table, cache)), schema=STEPS_SCHEMA)
     return Replay(requests=_requests_table(requests, order, sequences), steps=steps)
 
 
@@ -96,16 +95,17 @@ def check_arrivals(trace: Trace) -> None:
         raise TraceError(trace.name, "its requests have no arrival times", "arrival_s in every row", "import with --rate")
 
 
-def _run(sequences: Records, costs: CostArrays, queues: Queues, cache: CacheArrays) -> dict[str, Counts | Floats]:
+def _run(sequences: Records, costs: CostArrays, arrays: LoopArrays) -> dict[str, Counts | Floats]:
     """Run the loop to its end on `sequences`, which it fills in; return the columns of STEPS_SCHEMA."""
     from replay.execution import loop
 
-    record, drained = np.empty(RECORD_STEPS, dtype=STEP), []
-    while (outcome := loop.run_steps(sequences, tuple(queues), tuple(cache), tuple(costs), record)) == loop.RECORD_FULL:
-        drained.append(drain(record, queues))
+    record, steps = np.empty(RECORD_STEPS, dtype=STEP), StepColumns()
+    while (outcome := loop.run_steps(sequences, *arrays, tuple(costs), record)) == loop.RECORD_FULL:
+        steps.drain(record, arrays.state)
     if outcome == loop.STUCK:
-        raise InvariantError(f"the replay stopped at {queues.state['clock_s'][0]} s with requests waiting and nothing that can run")
-    return step_columns([*drained, drain(record, queues)])
+        raise InvariantError(f"the replay stopped at {arrays.state['clock_s'][0]} s with requests waiting and nothing that can run")
+    steps.drain(record, arrays.state)
+    return steps.columns()
 
 
 def _requests_table(requests: pa.Table, order: Counts, sequences: Records) -> pa.Table:
