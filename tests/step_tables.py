@@ -16,7 +16,15 @@ from replay.tiling.step_table import KERNEL_SCHEMA, TERMS, KvPool, StepLimits, S
 AMPLE = 1_000_000
 
 
-def make_trace(arrival_s: Sequence[float], prompt_tokens: Sequence[int], output_tokens: Sequence[int], *, name: str = "test") -> Trace:
+def make_trace(
+    arrival_s: Sequence[float],
+    prompt_tokens: Sequence[int],
+    output_tokens: Sequence[int],
+    *,
+    name: str = "test",
+    prefix_blocks: Sequence[Sequence[int] | None] | None = None,
+    prefix_block_tokens: int | None = None,
+) -> Trace:
     """A synthetic trace with ids r0, r1, ... in the order given (which a law may choose to be out of arrival order)."""
     count = len(arrival_s)
     columns = {
@@ -25,7 +33,16 @@ def make_trace(arrival_s: Sequence[float], prompt_tokens: Sequence[int], output_
         "prompt_tokens": pa.array(np.asarray(prompt_tokens, dtype=np.int64)),
         "output_tokens": pa.array(np.asarray(output_tokens, dtype=np.int64)),
     }
-    provenance = TraceProvenance(kind="synthetic", origin="test", source_digest="sha256:0", rows_read=count, rows_kept=count)
+    if prefix_blocks is not None:
+        columns["prefix_blocks"] = pa.array(prefix_blocks, pa.list_(pa.int64()))
+    provenance = TraceProvenance(
+        kind="synthetic",
+        origin="test",
+        source_digest="sha256:0",
+        rows_read=count,
+        rows_kept=count,
+        prefix_block_tokens=prefix_block_tokens,
+    )
     return build_trace(name=name, requests=pa.table(columns), provenance=provenance)
 
 
@@ -40,15 +57,20 @@ def make_kernel(name: str, axis: str, layer_type: str, **more: Any) -> dict[str,
 
 
 def make_limits(
-    max_running: int = 8, max_batched_tokens: int = 64, max_context_tokens: int = AMPLE, window_tokens: int | None = None
+    max_running: int = 8,
+    max_batched_tokens: int = 64,
+    max_context_tokens: int = AMPLE,
+    window_tokens: int | None = None,
+    **rules: Any,
 ) -> StepLimits:
-    """Limits; full attention unless a window is given."""
+    """Limits; full attention unless a window is given, and the default rules of a mapping unless others are."""
     window = max_context_tokens if window_tokens is None else window_tokens
     return StepLimits(
         max_running=max_running,
         max_batched_tokens=max_batched_tokens,
         max_context_tokens=max_context_tokens,
         attention_window_tokens=window,
+        **rules,
     )
 
 

@@ -78,6 +78,7 @@ def summary(run: Run) -> dict[str, Any]:
         "steps_count": run.steps.num_rows,
         "preemptions_count": int(_total(run.steps, "preemptions")),
         "recomputed_tokens": int(_total(run.steps, "recomputed_tokens")),
+        "prefix_hit_tokens": int(_total(run.steps, "prefix_hit_tokens")),
         "span_s": span_s,
         "busy_s": busy_s,
         "busy_ratio": _share(busy_s, span_s),

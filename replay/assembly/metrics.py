@@ -16,6 +16,7 @@ def request_metrics(replay: Replay) -> pa.Table:
       *scheduled* one of the open loop, so time spent waiting for the system counts.
     - `tpot_s`: (e2e - ttft) / (output tokens - 1). `itl_s`: the longest gap between two consecutive tokens. Both contain
       preemptions and are null for one output token.
+    - `prefix_hit_tokens`: tokens that the request never computed, for other requests had left them in the cache.
 
     A request that never fits has null in each.
     """
@@ -31,5 +32,6 @@ def request_metrics(replay: Replay) -> pa.Table:
         "itl_s": requests["worst_itl_s"],
         "e2e_s": pc.subtract(finish_s, arrival_s),
         "preemptions_per_request": requests["preemptions"],
+        "prefix_hit_tokens": requests["prefix_hit_tokens"],
     }
     return pa.table(columns, schema=METRICS_SCHEMA)

@@ -19,6 +19,7 @@ METRICS_SCHEMA = pa.schema(
         pa.field("itl_s", pa.float64()),  # the request's worst gap; null with one output token
         pa.field("e2e_s", pa.float64()),
         pa.field("preemptions_per_request", pa.int64(), nullable=False),
+        pa.field("prefix_hit_tokens", pa.int64(), nullable=False),
     ]
 )
 """`Run.requests`: one row per request of the trace, in the trace's order; definitions in `replay.assembly.metrics`."""
@@ -46,7 +47,7 @@ WINDOWS_SCHEMA = pa.schema(
         pa.field("time_s", pa.float64(), nullable=False),  # "all": busy time, steps from start to end
         pa.field("memory_stall_s", pa.float64(), nullable=False),
         pa.field("flops", pa.float64(), nullable=False),
-        pa.field("tokens", pa.int64(), nullable=False),  # prompt tokens computed once plus output tokens
+        pa.field("tokens", pa.int64(), nullable=False),  # prompt tokens computed, each once, plus output tokens
     ]
 )
 """`Run.windows`: one row per window and layer type; a step belongs to the window in which it starts; idle windows are present."""

@@ -44,7 +44,7 @@ def flatten(table: StepTable, kernel_factors: Mapping[str, float] | None = None)
         InvariantError: the table breaks its own contract (missing rows, a graph larger than the token budget, limits below 1).
         SpecError: a factor names no kernel, or is not a finite number >= 0.
     """
-    from replay.execution.loop import sum_rows
+    from replay.execution.loop_prices import sum_rows
 
     factors = check_factors(table, kernel_factors)
     _check_table(table)
@@ -87,6 +87,8 @@ def _check_table(table: StepTable) -> None:
     knots = [len(found) for found in (table.context_knots, table.token_knots, table.keys_knots)]
     if min(limits.max_running, limits.max_batched_tokens, limits.attention_window_tokens, table.pool.block_tokens, *knots) < 1:
         raise InvariantError(f"a step table has a limit below 1: {limits}, {table.pool}, {knots} knots")
+    if limits.scheduler != "chunked" and limits.max_context_tokens > limits.max_batched_tokens:
+        raise InvariantError(f"the {limits.scheduler} scheduler computes prompts whole: a context beyond one step's tokens in {limits}")
     for name, part, wanted in (
         ("token_terms", table.token_terms, 2 * token_rows),
         ("sequence_terms", table.sequence_terms, sequence_rows),

@@ -10,29 +10,56 @@ import pyarrow as pa
 
 from replay.errors import InvariantError, TraceError
 from replay.execution.admission import FITS, rejections
+from replay.execution.cache_arrays import new_cache
 from replay.execution.cost_arrays import CostArrays, flatten
-from replay.execution.loop_arrays import STEP, Queues, drain, new_queues, new_sequences, step_columns
+from replay.execution.loop_arrays import STEP, LoopArrays, StepColumns, new_arrays, new_sequences
 from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import COMPLETED, NEVER_FITS, REQUESTS_SCHEMA, STEPS_SCHEMA, Replay
 from replay.ingress.trace import Trace
 from replay.tiling.step_table import StepTable
 
-RECORD_STEPS = 8192
-"""Steps recorded between two drains: about a megabyte, which stays in the processor's cache."""
+RECORD_STEPS = 1024
+"""Steps recorded between two drains: about 150 kilobytes, which stay in the processor's cache."""
 
 
 def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> Replay:
     """Return what would have happened: the trace's requests, open loop from their scheduled arrivals, on one replica.
 
-    Continuous batching with chunked prefill and a paged cache, after vLLM V1 with synchronous scheduling:
+    Continuous batching and a paged cache, after vLLM V1 where `table.limits` do not ask for other rules:
 
     - A step starts when the one before ended or, when nothing is left to run, at the next arrival. Requests that arrived at
       or before its start take part. It lasts max(device, host) seconds.
-    - Running sequences go first, in order of admission: the next token of a decoding one, or the next chunk (what the token
-      budget leaves) of an unfinished prompt. Then, unless this step preempted, waiting ones first come first served while
-      budget, seats and cache blocks last; one that does not fit holds up those behind it.
+    - With `async_scheduling` (vLLM's `--async-scheduling`, its default since 0.14; the rules are those that fit logs of 0.19) two
+      steps are in flight: one is composed when the step before the one before it ends, so that arrivals wait for a whole step
+      more; an idle server starts at once and composes its second step at the same time. Whoever has its last token in flight
+      keeps its seat and blocks, and computes nothing. Tokens in flight of a preempted sequence still come out. Without it
+      (older versions, and `--no-async-scheduling`), a step is composed at its start.
+    - `scheduler`, the default `chunked` (vLLM V1; Sarathi-Serve, arXiv 2403.02310): running sequences go first, in order of
+      admission: the next token of a decoding one, or the next chunk (what the token budget leaves) of an unfinished prompt. Then,
+      unless this step preempted, waiting ones are admitted while budget, seats and cache blocks last; one that does not fit
+      holds up those behind it.
+      `prefill_first` (vLLM V0 without chunked prefill): waiting ones are admitted with whole prompts, in steps without decodes;
+      where none can be, all running ones decode. V0 wants a free block for each decode, here only one that needs it takes it.
+      `static` (request-level batching, as of FasterTransformer; Orca, OSDI 2022, section 2): requests are admitted, with whole
+      prompts, only when nothing runs, and the batch runs until all of it is done. With `max_delay_s` it waits to fill, to
+      `max_running` requests or `max_batched_tokens` tokens, until its oldest request has waited so long: Triton's dynamic
+      batcher (max_queue_delay_microseconds) where requests have one output token, as those of encoders and image networks.
+    - `queue`: `fcfs`; `sjf`, shortest prompt first (BLIS); `longest_prefix`, most cached tokens first (SGLang's lpm); `hrrn`,
+      highest response ratio (Brinch Hansen 1971), that is time waited for each prompt token left to compute. The last two sort
+      the queue for every step that could admit, and leave it alone while more than 128 wait (SGLang's limit for lpm).
+      Preempted sequences always stand in front.
+    - `kv_policy`: `on_demand` admits whoever has blocks for its first chunk (older vLLM V1; TensorRT-LLM's MAX_UTILIZATION);
+      `whole_prompt` wants the whole prompt's blocks free, but takes them by chunks (vLLM 0.19); `reserve` takes all blocks that
+      prompt and output will need, so that nobody is preempted (TensorRT-LLM's GUARANTEED_NO_EVICT). Admission leaves
+      `kv_watermark_ratio` of the pool free (vLLM V0: 0.01).
     - Blocks are taken when the tokens that need them are scheduled, for the whole context also under a sliding window, and
       returned when the request finishes. The last output token is never a key and needs no room.
+    - With `prefix_cache` (vLLM V1's automatic prefix caching) full blocks are found again by the tokens from the first to their
+      end, by requests and by a preempted sequence that returns, from the moment the step that fills them is composed. They are
+      shared and counted once; a block that nobody uses keeps its content until it is taken, longest unused first, a sequence's last
+      block before its first. Whoever is admitted leaves out the tokens of its cached first blocks, but never its last token.
+      Which prompts begin alike is what the trace's `prefix_blocks` say; what they do not cover, and all output, is found by its own
+      request alone. Blocks of the same content that were computed side by side stay two.
     - Where a running sequence finds no free block, the newest running one (perhaps itself) is preempted: it returns its
       blocks, goes to the *front* of the queue, and later computes prompt and generated tokens again as a prompt.
     - The step that computes the last token of a prompt emits the first output token at its end; every decode emits one.
@@ -43,7 +70,7 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     `kernel_factors` scales a kernel's whole time (1 where absent). Equal arrivals keep the trace's order. Deterministic.
 
     Raises:
-        TraceError: the trace has no requests, or no arrival times.
+        TraceError: the trace has no requests, no arrival times, or prefix blocks of unstated length where they count.
         SpecError: a factor names no kernel of the table, or is not a finite number >= 0.
         InvariantError: the table breaks its contract, or a law of the replay is broken.
     """
@@ -55,7 +82,8 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     order = np.argsort(arrival_s, kind="stable")
     order = order[fits[order]]
     sequences = new_sequences(arrival_s[order], prompt[order], output[order])
-    steps = pa.table(_run(sequences, costs, new_queues(len(sequences), table)), schema=STEPS_SCHEMA)
+    cache = new_cache(trace, order, sequences, table)
+    steps = pa.table(_run(sequences, costs, new_arrays(len(sequences), table, cache)), schema=STEPS_SCHEMA)
     return Replay(requests=_requests_table(requests, order, sequences), steps=steps)
 
 
@@ -67,16 +95,17 @@ def check_arrivals(trace: Trace) -> None:
         raise TraceError(trace.name, "its requests have no arrival times", "arrival_s in every row", "import with --rate")
 
 
-def _run(sequences: Records, costs: CostArrays, queues: Queues) -> dict[str, Counts | Floats]:
+def _run(sequences: Records, costs: CostArrays, arrays: LoopArrays) -> dict[str, Counts | Floats]:
     """Run the loop to its end on `sequences`, which it fills in; return the columns of STEPS_SCHEMA."""
     from replay.execution import loop
 
-    record, drained = np.empty(RECORD_STEPS, dtype=STEP), []
-    while (outcome := loop.run_steps(sequences, tuple(queues), tuple(costs), record)) == loop.RECORD_FULL:
-        drained.append(drain(record, queues))
+    record, steps = np.empty(RECORD_STEPS, dtype=STEP), StepColumns()
+    while (outcome := loop.run_steps(sequences, *arrays, tuple(costs), record)) == loop.RECORD_FULL:
+        steps.drain(record, arrays.state)
     if outcome == loop.STUCK:
-        raise InvariantError(f"the replay stopped at {queues.state['clock_s'][0]} s with requests waiting and nothing that can run")
-    return step_columns([*drained, drain(record, queues)])
+        raise InvariantError(f"the replay stopped at {arrays.state['clock_s'][0]} s with requests waiting and nothing that can run")
+    steps.drain(record, arrays.state)
+    return steps.columns()
 
 
 def _requests_table(requests: pa.Table, order: Counts, sequences: Records) -> pa.Table:
@@ -97,5 +126,6 @@ def _requests_table(requests: pa.Table, order: Counts, sequences: Records) -> pa
         "finish_s": spread("last_token_s", never_fits),
         "worst_itl_s": spread("worst_itl_s", never_fits | (requests["output_tokens"].to_numpy() == 1)),
         "preemptions": spread("preemptions", np.zeros_like(never_fits)),
+        "prefix_hit_tokens": spread("prefix_hit_tokens", np.zeros_like(never_fits)),
     }
     return pa.table(columns, schema=REQUESTS_SCHEMA)

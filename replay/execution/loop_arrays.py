@@ -5,68 +5,117 @@ One array per kind keeps a sequence's figures together in memory and spares the 
 
 from __future__ import annotations
 
+import hashlib
+from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
 
+from replay.execution.cache_arrays import PrefixCache
 from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import STEPS_SCHEMA
-from replay.tiling.step_table import StepTable
+from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAMES, StepTable
 
 SEQUENCE = np.dtype(
     [
         ("arrival_s", np.float64),
         ("prompt_tokens", np.int64),
         ("total_tokens", np.int64),  # prompt plus output
-        ("known_tokens", np.int64),  # prompt plus output so far: what can be computed
-        ("computed_tokens", np.int64),  # tokens whose keys and values are in the cache
+        ("known_tokens", np.int64),  # prompt plus output so far, tokens in flight included: what can be computed
+        ("computed_tokens", np.int64),  # tokens whose keys and values are in the cache, or will be when the steps in flight end
+        ("emitted_tokens", np.int64),
         ("prefill_until", np.int64),  # known at the last admission: computing those is prefill, computing later ones is decoding
         ("reached_tokens", np.int64),  # most tokens ever computed: computing those again is recomputation
+        ("prefix_hit_tokens", np.int64),  # never computed, for they were in the cache
         ("blocks", np.int64),
+        ("slot", np.int64),  # row of its blocks in `tables`
         ("preemptions", np.int64),
         ("first_scheduled_s", np.float64),
         ("first_token_s", np.float64),
         ("last_token_s", np.float64),
         ("worst_itl_s", np.float64),
+        ("score", np.float64),  # when it was last sorted among those that wait
     ]
 )
 """One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
 
-SEAT = np.dtype([("sequence", np.int64), ("chunk_tokens", np.int64)])
-"""A running sequence and what the current step computes of it; seats are in order of admission."""
+SOURCES = ("loop.py", "loop_schedule.py", "loop_queue.py", "loop_blocks.py", "loop_prices.py", "loop_arrays.py")
+"""Files whose functions and constants become the compiled loop."""
+
+
+def sources_digest() -> str:
+    """Return what tells one content of SOURCES from another."""
+    folder = resources.files(__package__)
+    return hashlib.sha256(b"".join(folder.joinpath(name).read_bytes() for name in SOURCES)).hexdigest()[:16]
+
 
 STATE = np.dtype(
     [
-        ("clock_s", np.float64),
+        ("clock_s", np.float64),  # when the next step is scheduled
+        ("busy_until_s", np.float64),  # end of the last step in flight
+        ("oldest_end_s", np.float64),  # end of the first one
         ("arrived", np.int64),  # requests that have arrived: the first ones, for they are in arrival order
-        ("admitted", np.int64),  # requests that have left the queue once: the first ones, for it is first come first served
+        ("admitted", np.int64),  # requests that have left the queue once
+        ("heaped", np.int64),  # requests that have come into the heap of the shortest prompts
         ("preempted", np.int64),  # depth of the stack of preempted sequences, which stand in front of the queue
         ("running", np.int64),
         ("free_blocks", np.int64),
         ("steps", np.int64),  # steps in the current record
+        ("in_flight", np.int64),  # steps scheduled and not ended
+        ("oldest", np.int64),  # which list of `emitting` is that of the one that ends first
+        ("oldest_emitting", np.int64),  # length of that list
+        ("newest_emitting", np.int64),  # length of the other one
+        ("used_once", np.int64),  # blocks that have ever been taken: the first ones (with the prefix cache)
+        ("free_slots", np.int64),  # free rows of `tables`
+        ("quiet", np.int64),  # last steps in a row in which the same sequences, all that run, decoded
+        ("unrecorded_preemptions", np.int64),  # by a schedule that let nothing run
+        (f"sources_{sources_digest()}", np.int64),  # makes the type, by which compiled code is found, change with the code
     ]
 )
 
 STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA])
 
 
-LIMITS = np.dtype([(name, np.int64) for name in ("max_running", "max_batched_tokens", "window_tokens", "block_tokens", "pool_blocks")])
-"""What bounds a step."""
+SCHEDULERS = CHUNKED, PREFILL_FIRST, STATIC = range(3)
+QUEUES = FCFS, SJF, LONGEST_PREFIX, HRRN = range(4)
+KV_POLICIES = ON_DEMAND, WHOLE_PROMPT, RESERVE = range(3)
+"""Codes of the rules of StepLimits, in the order in which SCHEDULER_NAMES, QUEUE_NAMES and KV_POLICY_NAMES list them."""
+
+ORDERED_REQUESTS = 128
+"""A longer queue is not sorted by prefix or response ratio (SGLang's limit for longest-prefix-match)."""
+
+LIMITS = np.dtype(
+    [
+        ("max_delay_s", np.float64),
+        *(
+            (name, np.int64)
+            for name in (
+                "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "scheduler", "queue",
+                "block_tokens", "pool_blocks", "watermark_blocks", "kv_policy",
+                "prefix_cache", "trace_block_tokens", "ring", "found_mask", "found_shift", "table_blocks",
+                "seats_at", "preempted_at", "waiting_at", "emitting_at", "fresh_at",
+                "blocks_at", "found_at", "tables_at", "slots_at", "starts_at", "nodes_at",
+            )
+        ),
+    ]
+)  # fmt: skip
+"""What bounds a step, and where the parts of the memory start."""
 
 
-class Queues(NamedTuple):
-    """Where sequences are, by their index, and what holds the loop together."""
+class LoopArrays(NamedTuple):
+    """What the loop works on, beside sequences, costs and record."""
 
-    seats: Records
-    """SEAT [seats]"""
-    preempted: Counts
-    """Stack; its top is the head of the queue [sequences]."""
+    memory: Counts
+    """Parts of whole numbers in one array, for each further array that the loop hands on costs it time. The prefix cache, where
+    there is one (`replay.execution.cache_arrays`), and by the name of the limit that says where they start: `seats_at`, running
+    sequences in order of admission; `preempted_at`, stack whose top is the head of the queue; `waiting_at`, the others that wait
+    (`replay.execution.loop_queue`); `emitting_at`, for each step in flight the sequences that get a token when it ends
+    [steps in flight, max running]; `fresh_at`, room for a jump [block tokens].
+    """
     state: Records
     """STATE [1]"""
     limits: Records
     """LIMITS [1]"""
-    fresh_blocks: Counts
-    """Room for a jump: blocks that its steps take [block tokens]."""
 
 
 def new_sequences(arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts) -> Records:
@@ -78,31 +127,67 @@ def new_sequences(arrival_s: Floats, prompt_tokens: Counts, output_tokens: Count
     return sequences
 
 
-def new_queues(sequences_count: int, table: StepTable) -> Queues:
+def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> LoopArrays:
     """Return empty queues under a table's limits, with the whole pool free and the clock at 0."""
     bounds, pool = table.limits, table.pool
-    limits = np.array(
-        [(bounds.max_running, bounds.max_batched_tokens, bounds.attention_window_tokens, pool.block_tokens, pool.blocks_count)], LIMITS
-    )
+    steps_in_flight = 2 if bounds.async_scheduling else 1
+    parts = cache.parts | {
+        "seats_at": np.zeros(min(bounds.max_running, sequences_count), dtype=np.int64),
+        "preempted_at": np.zeros(sequences_count, dtype=np.int64),
+        "waiting_at": np.arange(sequences_count),
+        "emitting_at": np.zeros(steps_in_flight * bounds.max_running, dtype=np.int64),
+        "fresh_at": np.zeros(pool.block_tokens, dtype=np.int64),
+    }
+    starts = np.cumsum([0, *(len(part) for part in parts.values())])
+    limits = np.zeros(1, LIMITS)
+    for name, value in {
+        **{name: getattr(bounds, name) for name in ("max_delay_s", "max_running", "max_batched_tokens")},
+        "window_tokens": bounds.attention_window_tokens,
+        "steps_in_flight": steps_in_flight,
+        "scheduler": SCHEDULER_NAMES.index(bounds.scheduler),
+        "queue": QUEUE_NAMES.index(bounds.queue),
+        "block_tokens": pool.block_tokens,
+        "pool_blocks": pool.blocks_count,
+        "watermark_blocks": table.watermark_blocks,
+        "kv_policy": KV_POLICY_NAMES.index(bounds.kv_policy),
+        **cache.limits,
+        **dict(zip(parts, starts.tolist(), strict=False)),
+    }.items():
+        limits[name] = value
     state = np.zeros(1, dtype=STATE)
-    state["free_blocks"] = pool.blocks_count
-    return Queues(
-        seats=np.zeros(min(bounds.max_running, sequences_count), dtype=SEAT),
-        preempted=np.zeros(sequences_count, dtype=np.int64),
-        state=state,
-        limits=limits,
-        fresh_blocks=np.zeros(max(pool.block_tokens, 1), dtype=np.int64),
-    )
+    state["free_blocks"], state["free_slots"] = pool.blocks_count, len(cache.parts.get("slots_at", ()))
+    return LoopArrays(memory=np.concatenate(list(parts.values())), state=state, limits=limits)
 
 
-def drain(record: Records, queues: Queues) -> Counts:
-    """Return the recorded steps by column [fields of STEP, steps], 64 bits each whatever their type, and empty the record."""
-    steps = int(queues.state["steps"][0])
-    queues.state["steps"] = 0
-    return record[:steps].view(np.int64).reshape(steps, len(STEPS_SCHEMA)).T.copy()  # type: ignore[no-any-return]
+class StepColumns:
+    """Recorded steps by column: 64 bits each whatever their type, in parts so large that the system backs them with large pages."""
 
+    PART_STEPS = 32_768
+    """About five megabytes."""
 
-def step_columns(drained: list[Counts]) -> dict[str, Counts | Floats]:
-    """Return the columns of STEPS_SCHEMA from drained parts."""
-    values = np.concatenate(drained, axis=1)
-    return {name: values[index].view(STEP[name]) for index, name in enumerate(STEPS_SCHEMA.names)}
+    def __init__(self) -> None:
+        self._parts: list[Counts] = []
+        self._filled = 0
+
+    def drain(self, record: Records, state: Records) -> None:
+        """Take the recorded steps and empty the record."""
+        from replay.execution.loop_record import copy_columns
+
+        steps, fields = int(state["steps"][0]), len(STEPS_SCHEMA)
+        if not self._parts or self._filled + steps > self._parts[-1].shape[1]:
+            self._cut()
+            self._parts.append(np.empty((fields, max(steps, self.PART_STEPS)), dtype=np.int64))
+            self._filled = 0
+        copy_columns(record[:steps].view(np.int64).reshape(steps, fields), self._parts[-1][:, self._filled : self._filled + steps])
+        self._filled += steps
+        state["steps"] = 0
+
+    def columns(self) -> dict[str, Counts | Floats]:
+        """Return the columns of STEPS_SCHEMA."""
+        self._cut()
+        values = self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts, axis=1)
+        return {name: values[index].view(STEP[name]) for index, name in enumerate(STEPS_SCHEMA.names)}
+
+    def _cut(self) -> None:
+        if self._parts:
+            self._parts[-1] = self._parts[-1][:, : self._filled]

@@ -21,12 +21,14 @@ REQUESTS_SCHEMA = pa.schema(
         pa.field("finish_s", pa.float64()),
         pa.field("worst_itl_s", pa.float64()),  # longest gap between consecutive tokens; null with one output token
         pa.field("preemptions", pa.int64(), nullable=False),
+        pa.field("prefix_hit_tokens", pa.int64(), nullable=False),  # never computed: found in the cache (not: found again)
     ]
 )
 """One row per request of the trace, in the trace's order."""
 
 STEPS_SCHEMA = pa.schema(
     [
+        pa.field("scheduled_s", pa.float64(), nullable=False),  # when it was composed: at its start, or an earlier step's end
         pa.field("start_s", pa.float64(), nullable=False),
         pa.field("end_s", pa.float64(), nullable=False),  # start + max(device, host)
         pa.field("device_s", pa.float64(), nullable=False),
@@ -37,13 +39,14 @@ STEPS_SCHEMA = pa.schema(
         pa.field("decode_context_tokens", pa.int64(), nullable=False),  # sum over decode sequences of keys attended
         pa.field("prefill_tokens", pa.int64(), nullable=False),
         pa.field("prefill_pairs", pa.int64(), nullable=False),  # sum over chunks of causal (query, key) pairs
-        pa.field("recomputed_tokens", pa.int64(), nullable=False),  # of prefill_tokens, those computed before a preemption
+        pa.field("recomputed_tokens", pa.int64(), nullable=False),  # of prefill_tokens, those lost to a preemption before
+        pa.field("prefix_hit_tokens", pa.int64(), nullable=False),  # of the requests admitted, as in REQUESTS_SCHEMA
         pa.field("output_tokens", pa.int64(), nullable=False),  # tokens emitted at the step's end
         pa.field("captured_tokens", pa.int64(), nullable=False),  # size of the replayed graph, 0 = eager
         pa.field("running", pa.int64(), nullable=False),  # sequences holding cache at the step
-        pa.field("waiting", pa.int64(), nullable=False),  # arrived and not running when the step starts
+        pa.field("waiting", pa.int64(), nullable=False),  # arrived and not running when the step was composed
         pa.field("kv_blocks", pa.int64(), nullable=False),  # blocks in use during the step
-        pa.field("preemptions", pa.int64(), nullable=False),
+        pa.field("preemptions", pa.int64(), nullable=False),  # since the step before was composed
     ]
 )
 """One row per step, in time order."""

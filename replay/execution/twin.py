@@ -6,168 +6,55 @@ It shares no code with the loop; for the same input the two give equal tables, b
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from replay.execution.cache_arrays import trace_block_tokens
 from replay.execution.engine import check_arrivals
 from replay.execution.step_costs import check_factors
-from replay.execution.tables import COMPLETED, NEVER_FITS, REQUESTS_SCHEMA, STEPS_SCHEMA, Replay
+from replay.execution.tables import REQUESTS_SCHEMA, STEPS_SCHEMA, Replay
+from replay.execution.twin_engine import Chunk, Engine, Request
+from replay.execution.twin_prices import Prices
 from replay.ingress.trace import Trace
 from replay.tiling.step_table import StepTable
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Request:
-    """A request and how far it has come; equal only to itself."""
-
-    row: dict[str, Any]
-    generated: int = 0
-    computed: int = 0
-    prompt_now: int = 0
-    """Tokens to compute before it decodes: the prompt, and what had been generated when it was last admitted."""
-    reached: int = 0
-    blocks: int = 0
-    preemptions: int = 0
-    first_scheduled_s: float | None = None
-    token_times_s: list[float] = field(default_factory=list)
-
-    @property
-    def known(self) -> int:
-        return int(self.row["prompt_tokens"]) + self.generated
-
-    @property
-    def done(self) -> bool:
-        return bool(self.generated == self.row["output_tokens"])
-
-    def result(self, fits: bool) -> dict[str, Any]:
-        gaps = [after - before for before, after in zip(self.token_times_s, self.token_times_s[1:], strict=False)]
-        copied = {name: self.row[name] for name in ("request_id", "arrival_s", "prompt_tokens", "output_tokens")}
-        return copied | {
-            "status": COMPLETED if fits else NEVER_FITS,
-            "first_scheduled_s": self.first_scheduled_s,
-            "first_token_s": self.token_times_s[0] if fits else None,
-            "finish_s": self.token_times_s[-1] if fits else None,
-            "worst_itl_s": max(gaps, default=None),
-            "preemptions": self.preemptions,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chunk:
-    """What one step computes of one request."""
-
-    request: _Request
-    before: int
-    tokens: int
-    is_decode: bool
-
-    def keys_of_each_token(self, window: int) -> list[int]:
-        return [min(position, window) for position in range(self.before + 1, self.before + self.tokens + 1)]
-
-    @property
-    def recomputed(self) -> int:
-        return len(range(self.before, min(self.before + self.tokens, self.request.reached)))
-
-
-class _Engine:
-    """One replica in the middle of a replay."""
-
-    def __init__(self, table: StepTable) -> None:
-        self.table = table
-        self.waiting: deque[_Request] = deque()
-        self.running: list[_Request] = []
-        self.preempted_now = 0
-
-    @property
-    def used_blocks(self) -> int:
-        return sum(request.blocks for request in self.running)
-
-    def blocks_missing(self, request: _Request, tokens: int) -> int:
-        return max(0, math.ceil((request.computed + tokens) / self.table.pool.block_tokens) - request.blocks)
-
-    def fits_now(self, blocks: int) -> bool:
-        return self.used_blocks + blocks <= self.table.pool.blocks_count
-
-    def schedule(self, now_s: float) -> list[_Chunk]:
-        self.preempted_now = 0
-        chunks: list[_Chunk] = []
-        budget = self.table.limits.max_batched_tokens
-        for request in list(self.running):
-            if budget == 0 or request not in self.running:
-                break
-            tokens = min(request.known - request.computed, budget)
-            missing = self.blocks_missing(request, tokens)
-            while not self.fits_now(missing) and request in self.running:
-                self.preempt(self.running[-1])
-            if request in self.running:
-                request.blocks += missing
-                is_decode = request.computed >= request.prompt_now
-                chunks.append(_Chunk(request=request, before=request.computed, tokens=tokens, is_decode=is_decode))
-                budget -= tokens
-        while self.waiting and not self.preempted_now and budget > 0 and len(self.running) < self.table.limits.max_running:
-            request = self.waiting[0]
-            tokens = min(request.known, budget)
-            missing = self.blocks_missing(request, tokens)
-            if not self.fits_now(missing):
-                break
-            self.running.append(self.waiting.popleft())
-            request.blocks = missing
-            request.prompt_now = request.known
-            if request.first_scheduled_s is None:
-                request.first_scheduled_s = now_s
-            chunks.append(_Chunk(request=request, before=0, tokens=tokens, is_decode=False))
-            budget -= tokens
-        return chunks
-
-    def preempt(self, request: _Request) -> None:
-        self.running.remove(request)
-        request.reached = max(request.reached, request.computed)
-        request.computed, request.blocks = 0, 0
-        request.preemptions += 1
-        self.preempted_now += 1
-        self.waiting.appendleft(request)
-
-    def finish(self, chunks: list[_Chunk], end_s: float) -> int:
-        emitted = 0
-        for chunk in chunks:
-            request = chunk.request
-            request.computed += chunk.tokens
-            if request.computed == request.known:
-                request.generated += 1
-                request.token_times_s.append(end_s)
-                emitted += 1
-            if request.done:
-                self.running.remove(request)
-        return emitted
 
 
 def replay_twin(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> Replay:
     """Return what `replay.execution.engine.replay` returns, and raise what it raises for a trace or a factor."""
     check_arrivals(trace)
-    prices = _Prices(table, check_factors(table, kernel_factors))
-    engine = _Engine(table)
-    requests = [_Request(row=row) for row in trace.requests.to_pylist()]
+    prices = Prices(table, check_factors(table, kernel_factors))
+    engine = Engine(table, trace_block_tokens(trace) if table.limits.prefix_cache else 1)
+    requests = [Request(row=row) for row in trace.requests.to_pylist()]
     able = [request for request in requests if _can_fit(request.row, table)]
     coming = deque(sorted(able, key=lambda request: float(request.row["arrival_s"])))
-    steps = []
+    steps: list[dict[str, Any]] = []
+    in_flight: deque[tuple[float, list[Request]]] = deque()
+    most_in_flight = 2 if table.limits.async_scheduling else 1
     now_s = 0.0
-    while coming or engine.waiting or engine.running:
-        if not engine.waiting and not engine.running:
+    while coming or not engine.is_empty:
+        if not in_flight and engine.is_empty:
             now_s = max(now_s, coming[0].row["arrival_s"])
         while coming and coming[0].row["arrival_s"] <= now_s:
             engine.waiting.append(coming.popleft())
         chunks = engine.schedule(now_s)
-        step = _counts(chunks, engine)
-        step |= prices.price(step)
-        step["start_s"], step["end_s"] = now_s, now_s + max(step["device_s"], step["host_s"])
-        now_s = step["end_s"]
-        step["output_tokens"] = engine.finish(chunks, now_s)
-        steps.append(step)
+        if chunks:
+            step = _counts(chunks, engine)
+            step |= prices.price(step)
+            start_s = max(now_s, steps[-1]["end_s"] if steps else 0.0)
+            step |= {"scheduled_s": now_s, "start_s": start_s, "end_s": start_s + max(step["device_s"], step["host_s"])}
+            steps.append(step)
+            in_flight.append((step["end_s"], [chunk.request for chunk in chunks if chunk.emits]))
+        if not chunks and not in_flight:
+            arrives_s = coming[0].row["arrival_s"] if coming else math.inf
+            wakes_s = min(arrives_s, engine.batch_starts_at(now_s))
+            assert wakes_s > now_s, "nothing can run"
+            now_s = wakes_s
+        elif not chunks or len(in_flight) == most_in_flight:
+            now_s, emitting = in_flight.popleft()
+            engine.finish(emitting, now_s)
     rows = [request.result(_can_fit(request.row, table)) for request in requests]
     return Replay(
         requests=pa.Table.from_pylist(rows, schema=REQUESTS_SCHEMA),
@@ -178,13 +65,14 @@ def replay_twin(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, 
 def _can_fit(row: dict[str, Any], table: StepTable) -> bool:
     tokens = row["prompt_tokens"] + row["output_tokens"]
     blocks = math.ceil((tokens - 1) / table.pool.block_tokens)
-    return bool(tokens <= table.limits.max_context_tokens and blocks <= table.pool.blocks_count)
+    return bool(tokens <= table.limits.max_context_tokens and blocks <= table.pool.blocks_count - table.watermark_blocks)
 
 
-def _counts(chunks: list[_Chunk], engine: _Engine) -> dict[str, Any]:
+def _counts(chunks: list[Chunk], engine: Engine) -> dict[str, Any]:
     window = engine.table.limits.attention_window_tokens
     prefills = [chunk for chunk in chunks if not chunk.is_decode]
     decodes = [chunk for chunk in chunks if chunk.is_decode]
+    preemptions, engine.preempted_since_last_step = engine.preempted_since_last_step, 0
     return {
         "tokens": sum(chunk.tokens for chunk in chunks),
         "sequences": len(chunks),
@@ -194,78 +82,9 @@ def _counts(chunks: list[_Chunk], engine: _Engine) -> dict[str, Any]:
         "prefill_pairs": sum(sum(chunk.keys_of_each_token(window)) for chunk in prefills),
         "recomputed_tokens": sum(chunk.recomputed for chunk in prefills),
         "running": len(engine.running),
-        "waiting": len(engine.waiting),
-        "kv_blocks": engine.used_blocks,
-        "preemptions": engine.preempted_now,
+        "waiting": len(engine.preempted) + len(engine.waiting),
+        "prefix_hit_tokens": engine.prefix_hit_now,
+        "kv_blocks": engine.pool.count - engine.pool.free_count,
+        "preemptions": preemptions,
+        "output_tokens": sum(chunk.emits for chunk in chunks),
     }
-
-
-class _Prices:
-    """Prices one step at a time from the table's own columns."""
-
-    def __init__(self, table: StepTable, factors: Mapping[str, float]) -> None:
-        self.table = table
-        self.factors = factors
-        self.kernels = table.kernels.to_pylist()
-        parts = (table.token_terms, table.sequence_terms, table.decode_terms, table.prefill_terms)
-        self.column = {name: part[name].to_pylist() for part in parts for name in part.column_names if "." in name}
-        self.captured = table.capture["captured_tokens"].to_pylist()
-        self.context_knots = sorted(set(table.decode_terms["context_tokens"].to_pylist()))
-        self.token_knots, self.keys_knots = (sorted(set(table.prefill_terms[name].to_pylist())) for name in ("tokens", "keys_tokens"))
-
-    def price(self, step: dict[str, Any]) -> dict[str, Any]:
-        phase_start = (self.table.limits.max_batched_tokens + 1) * (step["prefill_tokens"] > 0)
-        captured = self.captured[phase_start + step["tokens"]]
-        row = phase_start + (captured or step["tokens"])
-        device_s = self._sum("tokens", lambda name: self._row(name, row))
-        device_s += self._sum("sequences", lambda name: self._row(name, step["sequences"]))
-        if step["decode_sequences"]:
-            device_s += self._sum("decode_attention", lambda name: self._decode(name, step))
-        if step["prefill_tokens"]:
-            device_s += self._sum("prefill_attention", lambda name: self._prefill(name, step))
-        launches = self.table.launches_count + (self.table.prefill_launches_count if step["prefill_tokens"] else 0)
-        host_s = self.table.host_graph_launch_s if captured else launches * self.table.host_launch_s
-        return {"device_s": device_s, "host_s": host_s, "captured_tokens": captured}
-
-    def _sum(self, axis: str, terms: Any) -> float:
-        total_s = 0.0
-        for kernel in self.kernels:
-            if kernel["axis"] == axis:
-                weight = kernel["calls_count"] * self.factors.get(kernel["kernel"], 1.0)
-                total_s += weight * _time(terms(kernel["kernel"]), kernel["overlap_exponent"])
-        return total_s
-
-    def _row(self, kernel: str, row: int) -> tuple[float, ...]:
-        return tuple(self.column[f"{kernel}.{term}"][row] for term in ("launch_s", "compute_s", "memory_s", "sync_s"))
-
-    def _decode(self, kernel: str, step: dict[str, Any]) -> tuple[float, ...]:
-        return self._on_line(kernel, step["decode_sequences"], self.context_knots, step["decode_context_tokens"] / step["decode_sequences"])
-
-    def _prefill(self, kernel: str, step: dict[str, Any]) -> tuple[float, ...]:
-        keys, tokens, knots = step["prefill_pairs"] / step["prefill_tokens"], step["prefill_tokens"], self.token_knots
-        low = min(max(bisect_right(knots, tokens) - 1, 0), max(len(knots) - 2, 0))
-        start = self._on_line(kernel, low, self.keys_knots, keys, clipped=False)
-        if len(knots) == 1 or tokens <= knots[0]:
-            return tuple(max(0.0, a) for a in start)
-        end = self._on_line(kernel, low + 1, self.keys_knots, keys, clipped=False)
-        share = (tokens - knots[low]) / (knots[low + 1] - knots[low])
-        return tuple(max(0.0, a + (b - a) * share) for a, b in zip(start, end, strict=True))
-
-    def _on_line(self, kernel: str, line: int, knots: list[float], place: float, *, clipped: bool = True) -> tuple[float, ...]:
-        """Terms on one line of a grid, between the knots around a place on it."""
-        low = min(max(bisect_right(knots, place) - 1, 0), max(len(knots) - 2, 0))
-        start = self._row(kernel, line * len(knots) + low)
-        if len(knots) == 1 or place <= knots[0]:
-            return start
-        end = self._row(kernel, line * len(knots) + low + 1)
-        share = (place - knots[low]) / (knots[low + 1] - knots[low])
-        found = tuple(a + (b - a) * share for a, b in zip(start, end, strict=True))
-        return tuple(max(0.0, term) for term in found) if clipped else found
-
-
-def _time(terms: tuple[float, ...], exponent: float) -> float:
-    launch_s, compute_s, memory_s, sync_s = terms
-    longer, shorter = max(launch_s + compute_s, launch_s + memory_s), min(launch_s + compute_s, launch_s + memory_s)
-    if math.isinf(exponent) or longer == 0.0:
-        return longer + sync_s
-    return float(longer * (1.0 + (shorter / longer) ** exponent) ** (1.0 / exponent) + sync_s)

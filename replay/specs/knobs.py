@@ -37,7 +37,7 @@ class KnobDefinition:
     stage: Stage
     """The stage that owns the knob: the one whose invariant it can break."""
     values: str
-    """`bool`, `int:1..8` (bounds), `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model`, `name|auto`, `tables|none` or `a|b|c` (choices)."""
+    """`bool`, `int:1..8` and `number:0..0.5` (bounds), `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model`, `name|auto`, `tables|none` or `a|b|c`."""
     default: Value
     revert_cost: RevertCost
     layers: tuple[str, ...] = ()
@@ -148,6 +148,13 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="where a layer type's weights live; host weights cross the host link every step"),
         _knob("kv.block_tokens", "tiling", "int:1..4096", 16, "restart", reported_as="block_size", meaning="tokens of one cache block"),
         _knob("kv.memory_ratio", "tiling", "ratio", 0.9, "restart", reported_as="gpu_memory_utilization", meaning="share of device memory for weights, work space and cache"),
+        _knob("kv.policy", "execution", "on_demand|whole_prompt|reserve", "on_demand", "restart",
+              reported_as="capacity_scheduler_policy, max_utilization, guaranteed_no_evict, scheduler_reserve_full_isl",
+              meaning="cache blocks at admission: taken as chunks need them; as well, but the whole prompt's must be free; or taken for prompt and output together"),
+        _knob("kv.watermark_ratio", "execution", "number:0..0.5", 0.0, "restart", reported_as="watermark",
+              meaning="share of the cache blocks that admission leaves free for running sequences"),
+        _knob("kv.prefix_cache", "execution", "bool", False, "restart", reported_as="enable_prefix_caching, radix cache",
+              meaning="find full cache blocks of equal beginnings again; the trace's prefix blocks say which begin alike"),
         _knob("parallelism.tensor", "execution", "int:1..1024", 1, "restart", reported_as="tensor_parallel_size", meaning="accelerators that share each layer"),
         _knob("all_reduce.one_shot_max_bytes", "execution", "int:0..1099511627776", 524288, "restart", reported_as="allreduce.threshold_bytes",
               meaning="largest message reduced in one step by every rank; larger ones use a ring"),
@@ -160,6 +167,14 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="token budget of one step; prompts are cut into chunks that fit"),
         _knob("batching.max_context_tokens", "execution", "int|model", "model", "restart", reported_as="max_model_len",
               meaning="longest prompt plus output that is accepted; `model` = the model's own limit"),
+        _knob("batching.scheduler", "execution", "chunked|prefill_first|static", "chunked", "restart", reported_as="enable_chunked_prefill, scheduler, static batching",
+              meaning="what a step holds: decodes and prompt chunks; whole prompts before any decode; or one batch that runs until all of it is done"),
+        _knob("batching.max_delay_s", "execution", "number:0..3600", 0.0, "restart", reported_as="max_queue_delay_microseconds",
+              meaning="how long a static batch waits to fill, from the arrival of its oldest request"),
+        _knob("batching.queue", "execution", "fcfs|sjf|longest_prefix|hrrn", "fcfs", "restart", reported_as="schedule_policy, scheduling_policy",
+              meaning="who is admitted next: first come, shortest prompt, longest cached prefix, or highest response ratio"),
+        _knob("batching.async_scheduling", "execution", "bool", False, "restart", reported_as="async_scheduling, overlap schedule",
+              meaning="compose each step while the one before it runs, so that the device never waits for the scheduler and arrivals wait a step longer"),
     )
 }  # fmt: skip
 
@@ -210,6 +225,10 @@ def _accepts(values: str, value: object) -> tuple[bool, str]:
         return isinstance(value, bool), "true or false"
     if values == "ratio":
         return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1, "a number above 0 and at most 1"
+    if values.startswith("number:"):
+        least_number, most_number = (float(bound) for bound in values[7:].split(".."))
+        real = isinstance(value, int | float) and not isinstance(value, bool)
+        return real and least_number <= value <= most_number, f"a number from {least_number:g} to {most_number:g}"  # type: ignore[operator]
     if values.startswith("int:"):
         least, most = (int(bound) for bound in values[4:].split(".."))
         return whole and least <= value <= most, f"a whole number from {least} to {most}"  # type: ignore[operator]

@@ -77,8 +77,8 @@ class MappingSpec:
         assert isinstance(value, int)
         return value
 
-    def ratio(self, name: str) -> float:
-        """Return a knob of the whole model that is a fraction."""
+    def number(self, name: str) -> float:
+        """Return a knob of the whole model that is a number."""
         value = self.value(name)
         assert isinstance(value, int | float)
         return float(value)

@@ -30,7 +30,7 @@ def kv_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping:
     token_bytes = decode.attention.kv_heads * decode.attention.stored_size * FORMAT_BYTES[decode.kv_format]
     block_tokens = mapping.count("kv.block_tokens")
     block_bytes = block_tokens * token_bytes * model.layers_count
-    left = mapping.ratio("kv.memory_ratio") * hardware.memory_bytes - weights - workspace
+    left = mapping.number("kv.memory_ratio") * hardware.memory_bytes - weights - workspace
     return KvPool(
         blocks_count=max(0, int(left // block_bytes)),
         block_tokens=block_tokens,

@@ -69,11 +69,21 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
     """Return the serving limits a mapping sets for a model."""
     asked = mapping.value("batching.max_context_tokens")
     context = min(asked, model.max_context_tokens) if isinstance(asked, int) else model.max_context_tokens
+    budget, scheduler = mapping.count("batching.max_batched_tokens"), str(mapping.value("batching.scheduler"))
+    if scheduler != "chunked":  # prompts are computed whole, also those of preempted sequences with what they had generated
+        context = min(context, budget)
     return StepLimits(
         max_running=mapping.count("batching.max_running"),
-        max_batched_tokens=mapping.count("batching.max_batched_tokens"),
+        max_batched_tokens=budget,
         max_context_tokens=context,
         attention_window_tokens=min(context, model.attention_window_tokens or context),
+        async_scheduling=mapping.value("batching.async_scheduling") is True,
+        scheduler=scheduler,
+        max_delay_s=mapping.number("batching.max_delay_s"),
+        queue=str(mapping.value("batching.queue")),
+        prefix_cache=mapping.value("kv.prefix_cache") is True,
+        kv_policy=str(mapping.value("kv.policy")),
+        kv_watermark_ratio=mapping.number("kv.watermark_ratio"),
     )
 
 
@@ -81,7 +91,10 @@ def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits
     """Return the serving knobs that do not get what they ask for."""
     found = []
     asked = mapping.value("batching.max_context_tokens")
-    if isinstance(asked, int) and asked > limits.max_context_tokens:
+    if limits.scheduler != "chunked" and limits.max_context_tokens == limits.max_batched_tokens:
+        reason = f"the {limits.scheduler} scheduler computes prompts whole and batching.max_batched_tokens = {limits.max_batched_tokens}"
+        found.append(_serving_decision("batching.max_context_tokens", asked, limits.max_context_tokens, reason))
+    elif isinstance(asked, int) and asked > limits.max_context_tokens:
         reason = f"{model.name} has positions for {model.max_context_tokens} tokens"
         found.append(_serving_decision("batching.max_context_tokens", asked, limits.max_context_tokens, reason))
     sizes = mapping.value("graph.sizes")
@@ -89,6 +102,9 @@ def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits
     if beyond and KNOBS["graph.sizes"].default != sizes:
         reason = f"no step has more than batching.max_batched_tokens = {limits.max_batched_tokens} tokens"
         found.append(_serving_decision("graph.sizes", f"sizes up to {beyond[-1]}", f"sizes up to {limits.max_batched_tokens}", reason))
+    if limits.max_delay_s > 0.0 and limits.scheduler != "static":
+        reason = f"the {limits.scheduler} scheduler starts at once"
+        found.append(_serving_decision("batching.max_delay_s", limits.max_delay_s, 0, reason))
     return tuple(found)
 
 

@@ -76,15 +76,34 @@ class KvPool:
     workspace_bytes: float
 
 
+SCHEDULER_NAMES = ("chunked", "prefill_first", "static")
+QUEUE_NAMES = ("fcfs", "sjf", "longest_prefix", "hrrn")
+KV_POLICY_NAMES = ("on_demand", "whole_prompt", "reserve")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLimits:
-    """Serving limits the replay obeys."""
+    """Serving limits and rules the replay obeys."""
 
     max_running: int
     max_batched_tokens: int
     max_context_tokens: int
     attention_window_tokens: int
     """Keys a query sees at most; `max_context_tokens` for full attention."""
+    async_scheduling: bool = False
+    """Whether a step is composed while the one before it runs."""
+    scheduler: str = "chunked"
+    """One of SCHEDULER_NAMES; what they do stands in `replay.execution.engine`."""
+    max_delay_s: float = 0.0
+    """How long a static batch may wait to fill, from the arrival of its oldest request."""
+    queue: str = "fcfs"
+    """One of QUEUE_NAMES."""
+    prefix_cache: bool = False
+    """Whether cached blocks are found again by their content."""
+    kv_policy: str = "on_demand"
+    """One of KV_POLICY_NAMES: which blocks must be free, and which are taken, at admission."""
+    kv_watermark_ratio: float = 0.0
+    """Share of the pool that admission leaves free."""
 
     @property
     def attention_window(self) -> float:
@@ -123,6 +142,11 @@ class StepTable:
     """Peak of the whole tensor-parallel group that MFU is measured against."""
     measured: pa.Table = field(default_factory=MEASURED_SCHEMA.empty_table)
     """MEASURED_SCHEMA; empty without measurements."""
+
+    @property
+    def watermark_blocks(self) -> int:
+        """Blocks that admission leaves free."""
+        return int(self.limits.kv_watermark_ratio * self.pool.blocks_count)
 
     @property
     def context_knots(self) -> npt.NDArray[np.float64]:

@@ -112,6 +112,7 @@ class Cell:
                 "itl_s": None,
                 "e2e_s": ttft_s,
                 "preemptions_per_request": cost.preemptions if index == 0 else 0,
+                "prefix_hit_tokens": 0,
             }
             for index in range(3)
         ]

@@ -1,10 +1,13 @@
 """Small random replays: traces with ties and bursts, tiny pools, windows, captured graphs, requests that can never fit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from replay.execution.tables import COMPLETED
+from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAMES
 from tests.step_tables import captured_table, make_limits, make_pool, make_trace, random_table
 
 GAP_S = 2.0**-10
@@ -12,18 +15,37 @@ GAP_S = 2.0**-10
 
 
 @st.composite
-def replay_cases(draw, *, ample=False):
-    """(trace, table); with `ample` every request fits and no pool or context limit is ever felt."""
+def schedulers(draw, budget):
+    """Fields of StepLimits: a scheduler and, where it computes prompts whole, a context that one step can hold."""
+    scheduler = draw(st.sampled_from(SCHEDULER_NAMES))
+    if scheduler == "chunked":
+        return {}
+    return {"scheduler": scheduler, "max_delay_s": draw(st.sampled_from([0.0, 0.05, 10.0])), "max_context_tokens": budget}
+
+
+@st.composite
+def replay_cases(draw, *, ample=False, **rules):
+    """(trace, table); with `ample` every request fits and no pool or context limit is ever felt; `rules` are fields of StepLimits."""
     gaps = [GAP_S * steps for steps in draw(st.lists(st.one_of(st.just(0), st.integers(0, 300)), min_size=1, max_size=10))]
     prompts = draw(st.lists(st.integers(1, 40), min_size=len(gaps), max_size=len(gaps)))
     outputs = draw(st.lists(st.integers(1, 12), min_size=len(gaps), max_size=len(gaps)))
-    trace = make_trace(np.cumsum(gaps) - gaps[0], prompts, outputs)
+    trace_block = draw(st.integers(1, 12))
+    beginnings = [draw(st.lists(st.integers(0, 1), max_size=-(-prompt // trace_block))) for prompt in prompts]
+    trace = make_trace(np.cumsum(gaps) - gaps[0], prompts, outputs, prefix_blocks=beginnings, prefix_block_tokens=trace_block)
     limits = make_limits(
         max_running=draw(st.integers(1, 5)),
-        max_batched_tokens=draw(st.integers(1, 30)),
+        max_batched_tokens=draw(st.integers(52, 99) if ample else st.integers(1, 60)),
         max_context_tokens=1000 if ample else draw(st.integers(15, 60)),
         window_tokens=draw(st.integers(1, 60)),
+        async_scheduling=draw(st.booleans()),
+        prefix_cache=draw(st.booleans()),
+        queue=draw(st.sampled_from(QUEUE_NAMES)),
+        kv_policy=draw(st.sampled_from(KV_POLICY_NAMES)),
+        kv_watermark_ratio=draw(st.sampled_from([0.0, 0.1, 0.5])),
     )
+    if rules.get("scheduler") != "chunked":
+        limits = replace(limits, **draw(schedulers(limits.max_batched_tokens)))
+    limits = replace(limits, **rules)
     sizes = draw(st.lists(st.integers(1, limits.max_batched_tokens), max_size=3))
     table = random_table(
         draw(st.integers(0, 2**32)),

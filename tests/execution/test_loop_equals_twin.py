@@ -16,17 +16,17 @@ from tests.execution.replay_cases import columns, replay_cases
 from tests.step_tables import captured_table, constant_table, make_limits, make_pool, make_trace, random_table
 
 
-def crowded_case(seed=0):
+def crowded_case(seed=0, **rules):
     """Five sequences that outgrow their pool again and again."""
-    limits = make_limits(max_running=5, max_batched_tokens=24, window_tokens=9)
+    limits = make_limits(max_running=5, max_batched_tokens=24, window_tokens=9, **rules)
     pool = make_pool(blocks_count=12, block_tokens=3)
     table = random_table(seed, limits=limits, pool=pool, capture=captured_table(limits, [2, 4, 8], decode_only=True))
     return make_trace([0.0, 0.0, 0.001, 0.002, 0.5, 0.5], [8, 6, 5, 9, 30, 7], [12, 14, 9, 11, 4, 40]), table
 
 
-def quiet_case(seed=0):
+def quiet_case(seed=0, **rules):
     """Long stretches of pure decode: past block edges and the window, with arrivals that wait for seats, and one that does not."""
-    limits = make_limits(max_running=3, max_batched_tokens=12, window_tokens=40)
+    limits = make_limits(max_running=3, max_batched_tokens=12, window_tokens=40, **rules)
     pool = make_pool(blocks_count=60, block_tokens=4)
     table = random_table(seed, limits=limits, pool=pool, capture=captured_table(limits, [3]))
     return make_trace([0.0, 0.0, 0.0, 0.01, 0.02, 0.9], [9, 4, 12, 3, 8, 2], [70, 45, 60, 50, 30, 25]), table
@@ -37,6 +37,8 @@ def quiet_case(seed=0):
 @example(crowded_case())
 @example(quiet_case())
 @example(quiet_case(1))
+@example(crowded_case(async_scheduling=True))
+@example(quiet_case(async_scheduling=True))
 def test_loop_and_twin_give_equal_tables_bit_by_bit(case):
     trace, table = case
     compiled, plain = replay(trace, table), replay_twin(trace, table)
@@ -76,8 +78,9 @@ def test_vectorised_prices_agree_with_the_loop_to_rounding(case, factor):
     np.testing.assert_allclose(seconds.duration_s, np.maximum(recorded["device_s"], recorded["host_s"]), rtol=1e-12)
 
 
-def test_draining_the_record_in_the_middle_changes_nothing(monkeypatch):
-    trace, table = crowded_case(seed=3)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_draining_the_record_in_the_middle_changes_nothing(monkeypatch, asynchronous):
+    trace, table = crowded_case(seed=3, async_scheduling=asynchronous)
     whole = replay(trace, table)
     for record_steps in (1, 7, whole.steps.num_rows):
         monkeypatch.setattr(engine, "RECORD_STEPS", record_steps)

@@ -1,5 +1,7 @@
 """Schedules small enough to work out on paper. Every step takes one second unless a test says otherwise."""
 
+from dataclasses import replace
+
 import pytest
 
 from replay.errors import InvariantError, SpecError, TraceError
@@ -34,6 +36,46 @@ def test_five_requests_share_a_budget_of_eight_tokens_and_two_seats():
     ]
     assert steps(result, "prefill_pairs")[:2] == [(15 + 6,), (4 + 5 + 6,)]
     assert steps(result, "output_tokens") == [(1,), (2,), (2,), (1,), (1,), (1,), (1,)]
+
+
+def test_with_two_steps_in_flight_an_arrival_waits_for_a_whole_step_more():
+    trace = make_trace([0.0, 0.0, 0.5, 2.5, 9.0], [5, 6, 3, 10, 2], [3, 2, 1, 2, 1])
+    limits = make_limits(max_running=3, max_batched_tokens=8)
+    result = replay(trace, constant_table(1.0, limits=replace(limits, async_scheduling=True)))
+    assert times(result, "first_scheduled_s") == [0, 0, 1, 3, 9]
+    assert times(result, "first_token_s") == [1, 2, 3, 5, 10]
+    assert times(result, "finish_s") == [3, 3, 3, 6, 10]
+    names = ("scheduled_s", "start_s", "prefill_tokens", "decode_sequences", "decode_context_tokens", "running", "output_tokens")
+    assert steps(result, *names) == [
+        (0, 0, 8, 0, 0, 2, 1),  # an idle server composes two steps at once
+        (0, 1, 3, 1, 6, 2, 2),
+        (1, 2, 3, 2, 14, 3, 3),  # the third request came at 0.5 s, is seen at 1 s and served from 2 s on
+        (3, 3, 8, 0, 0, 1, 0),  # at 2 s all last tokens were in flight: nothing to compose until the fourth is seen
+        (3, 4, 2, 0, 0, 1, 1),
+        (4, 5, 0, 1, 11, 1, 1),
+        (9, 9, 2, 0, 0, 1, 1),
+    ]
+    assert times(replay(trace, constant_table(1.0, limits=limits)), "first_token_s") == [1, 2, 2, 5, 10]
+
+
+def test_the_token_in_flight_of_a_preempted_sequence_still_comes_out():
+    limits = make_limits(max_running=2, max_batched_tokens=16, async_scheduling=True)
+    table = constant_table(1.0, limits=limits, pool=make_pool(blocks_count=4, block_tokens=4))
+    result = replay(make_trace([0.0, 0.0], [7, 5], [4, 5]), table)
+    assert times(result, "finish_s") == [4, 7]
+    assert times(result, "worst_itl_s") == [1, 3]  # the second emits at 1, 2, 5, 6 and 7 s; it lost its blocks at 1 s
+    assert steps(result, "scheduled_s", "start_s", "kv_blocks", "waiting", "preemptions", "prefill_tokens", "recomputed_tokens") == [
+        (0, 0, 4, 0, 0, 12, 0),
+        (0, 1, 4, 0, 0, 0, 0),
+        (1, 2, 3, 1, 1, 0, 0),
+        (2, 3, 3, 1, 0, 0, 0),  # the first one's last token; at 3 s two blocks are wanted and one is free
+        (4, 4, 2, 0, 0, 7, 6),
+        (4, 5, 2, 0, 0, 0, 0),
+        (5, 6, 3, 0, 0, 0, 0),
+    ]
+    finished_in_the_queue = replay(make_trace([0.0, 0.0], [7, 5], [4, 2]), table)
+    assert times(finished_in_the_queue, "finish_s") == [4, 2]
+    assert times(finished_in_the_queue, "preemptions") == [0, 1]
 
 
 def test_the_newest_sequence_is_preempted_and_computes_everything_again():

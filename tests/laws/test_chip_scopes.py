@@ -15,6 +15,8 @@ VALUES = {
     "kv.memory_ratio": "0.5", "parallelism.tensor": "2", "all_reduce.one_shot_max_bytes": "1024", "graph.mode": '"none"',
     "graph.sizes": "[7]", "batching.max_running": "17", "batching.max_batched_tokens": "100", "batching.max_context_tokens": "999",
     "formats.sparsity": '"2:4"', "kernels.stack": '"sglang_0.5.10"',
+    "batching.async_scheduling": "true", "kv.prefix_cache": "true", "kv.policy": '"reserve"', "kv.watermark_ratio": "0.01",
+    "batching.scheduler": '"static"', "batching.max_delay_s": "0.1", "batching.queue": '"sjf"',
 }  # fmt: skip
 ALONE = {
     "formats.activations": ("formats", 'weights = "fp8"'),  # takes both operands in one format

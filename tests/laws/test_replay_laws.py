@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from replay.assembly.assemble import assemble
 from replay.execution.engine import replay
+from replay.ingress.trace import TRACE_SCHEMA
 from tests.execution.replay_cases import columns, completed, replay_cases
 from tests.step_tables import linear_table, make_limits, make_pool, make_trace
 
@@ -24,13 +25,16 @@ def scaled(table, factor):
             part = part.set_column(part.column_names.index(name), name, pa.array(part[name].to_numpy() * factor))
         return part
 
+    limits = replace(table.limits, max_delay_s=table.limits.max_delay_s * factor)
     parts = {name: stretch(getattr(table, name)) for name in ("token_terms", "sequence_terms", "decode_terms", "prefill_terms")}
-    return replace(table, **parts, host_launch_s=table.host_launch_s * factor, host_graph_launch_s=table.host_graph_launch_s * factor)
+    host = {name: getattr(table, name) * factor for name in ("host_launch_s", "host_graph_launch_s")}
+    return replace(table, **parts, **host, limits=limits)
 
 
 def retimed(trace, arrival_s):
-    requests = trace.requests
-    return make_trace(arrival_s, requests["prompt_tokens"].to_numpy(), requests["output_tokens"].to_numpy())
+    place = trace.requests.column_names.index("arrival_s")
+    requests = trace.requests.set_column(place, TRACE_SCHEMA.field("arrival_s"), pa.array(arrival_s))
+    return replace(trace, requests=requests)
 
 
 def assembled(trace, table):
@@ -60,13 +64,13 @@ def test_times_of_a_request_are_in_order(case):
 
 
 @LAW
-@given(replay_cases())
+@given(replay_cases(queue="fcfs"))
 def test_requests_are_first_scheduled_in_the_order_they_arrive(case):
     assert (np.diff(completed(replay(*case).requests)["first_scheduled_s"]) >= 0).all()
 
 
 @LAW
-@given(replay_cases())
+@given(replay_cases(max_delay_s=0.0))
 def test_steps_do_not_overlap_and_the_engine_is_idle_only_when_it_has_nothing_to_run(case):
     result = replay(*case)
     steps, served = columns(result.steps), completed(result.requests)
@@ -100,12 +104,58 @@ def test_a_step_stays_within_budget_seats_and_pool(case):
 def test_running_and_waiting_are_the_requests_that_arrived_and_did_not_finish(case):
     result = replay(*case)
     steps, served = columns(result.steps), completed(result.requests)
-    for start_s, present in zip(steps["start_s"], steps["running"] + steps["waiting"], strict=True):
-        assert present == (served["arrival_s"] <= start_s).sum() - (served["finish_s"] <= start_s).sum()
+    for now_s, present in zip(steps["scheduled_s"], steps["running"] + steps["waiting"], strict=True):
+        assert present == (served["arrival_s"] <= now_s).sum() - (served["finish_s"] <= now_s).sum()
 
 
 @LAW
-@given(replay_cases(ample=True))
+@given(replay_cases())
+def test_a_step_is_composed_when_it_starts_or_when_a_step_in_flight_ends(case):
+    trace, table = case
+    steps = columns(replay(trace, table).steps)
+    before_s = np.concatenate([[0.0, 0.0], steps["end_s"]])[: len(steps["end_s"])]  # end of the step before the one before
+    if table.limits.async_scheduling:
+        assert (np.diff(steps["scheduled_s"]) >= 0).all()
+        assert (steps["scheduled_s"] >= before_s).all()
+        starts_late = steps["scheduled_s"] < steps["start_s"]
+        assert (steps["start_s"][1:] == steps["end_s"][:-1])[starts_late[1:]].all()
+    else:
+        assert (steps["scheduled_s"] == steps["start_s"]).all()
+
+
+@LAW
+@given(replay_cases())
+def test_prompts_and_decodes_share_steps_only_where_prompts_are_cut(case):
+    trace, table = case
+    steps = columns(replay(trace, table).steps)
+    if table.limits.scheduler != "chunked":
+        prefills = steps["prefill_tokens"] > 0
+        assert (steps["decode_sequences"][prefills] == 0).all()
+        free = table.pool.blocks_count - steps["kv_blocks"][prefills]
+        assert (free >= table.watermark_blocks).all()
+        if table.limits.scheduler == "static":
+            assert (steps["sequences"] == steps["running"])[prefills].all()
+
+
+@LAW
+@given(replay_cases(kv_policy="reserve"))
+def test_whoever_has_reserved_its_room_is_never_preempted(case):
+    result = replay(*case)
+    assert sum(result.steps["preemptions"].to_pylist()) == sum(result.requests["preemptions"].to_pylist()) == 0
+
+
+@LAW
+@given(replay_cases(), st.integers(1, 40), st.integers(1, 12))
+def test_a_lone_request_takes_as_long_with_two_steps_in_flight_as_with_one(case, prompt_tokens, output_tokens):
+    _, table = case
+    trace = make_trace([0.0], [prompt_tokens], [output_tokens])
+    one, two = (replay(trace, replace(table, limits=replace(table.limits, async_scheduling=two))) for two in (False, True))
+    assert one.requests == two.requests
+    assert one.steps.drop_columns("scheduled_s") == two.steps.drop_columns("scheduled_s")
+
+
+@LAW
+@given(replay_cases(ample=True, scheduler="chunked"))
 def test_nobody_waits_while_a_step_has_budget_and_a_seat_left(case):
     trace, table = case
     steps = columns(replay(trace, table).steps)
@@ -118,8 +168,10 @@ def test_nobody_waits_while_a_step_has_budget_and_a_seat_left(case):
 def test_tokens_are_conserved(case):
     result = replay(*case)
     steps, served = columns(result.steps), completed(result.requests)
-    new_tokens = steps["tokens"] - steps["recomputed_tokens"]
+    new_tokens = steps["tokens"] - steps["recomputed_tokens"] + steps["prefix_hit_tokens"]
     assert new_tokens.sum() == (served["prompt_tokens"] + served["output_tokens"] - 1).sum()
+    assert steps["prefix_hit_tokens"].sum() == served["prefix_hit_tokens"].sum()
+    assert (served["prefix_hit_tokens"] < served["prompt_tokens"]).all()
     assert steps["output_tokens"].sum() == served["output_tokens"].sum()
     assert steps["preemptions"].sum() == served["preemptions"].sum()
     assert (steps["recomputed_tokens"] <= steps["prefill_tokens"]).all()
@@ -182,7 +234,34 @@ def test_layer_times_add_up_to_busy_time_and_windows_to_layers(case):
     whole = columns(run.windows.filter(pa.compute.equal(run.windows["layer_type"], "all")))
     np.testing.assert_allclose(whole["time_s"].sum(), busy_s, rtol=1e-9, atol=1e-12)
     served = completed(run.requests)
-    assert whole["tokens"].sum() == (served["prompt_tokens"] + served["output_tokens"]).sum()
+    assert whole["tokens"].sum() == (served["prompt_tokens"] + served["output_tokens"] - served["prefix_hit_tokens"]).sum()
+
+
+@LAW
+@given(replay_cases(ample=True))
+def test_a_prefix_cache_changes_nothing_where_no_two_prompts_begin_alike(case):
+    trace, table = case
+    unique = pa.array([[index] for index in range(trace.requests.num_rows)], pa.list_(pa.int64()))
+    place = trace.requests.column_names.index("prefix_blocks")
+    apart = replace(trace, requests=trace.requests.set_column(place, TRACE_SCHEMA.field("prefix_blocks"), unique))
+    off, on = (replay(apart, replace(table, limits=replace(table.limits, prefix_cache=on))) for on in (False, True))
+    assert off == on
+
+
+@LAW
+@given(replay_cases(ample=True))
+def test_in_an_ample_cache_a_request_finds_what_any_request_before_it_has_computed(case):
+    trace, _ = case
+    block, known = 3, set()
+    table = linear_table(step_s=0.01, limits=make_limits(prefix_cache=True), pool=make_pool(block_tokens=block))
+    for row, hit in zip(trace.requests.to_pylist(), replay(trace, table).requests["prefix_hit_tokens"].to_pylist(), strict=True):
+        ends = range(block, row["prompt_tokens"] + 1, block)
+        depths = [-(-end // trace.provenance.prefix_block_tokens) for end in ends]
+        names = [tuple(row["prefix_blocks"][:depth]) if depth <= len(row["prefix_blocks"]) else None for depth in depths]
+        found = [name is not None and (place, name) in known for place, name in enumerate(names)]
+        usable = [*found, False].index(False)
+        assert hit == min(usable, (row["prompt_tokens"] - 1) // block) * block
+        known |= set(enumerate(names))
 
 
 @LAW

@@ -89,6 +89,9 @@ def _value(values: str) -> dict[str, Any]:
         return {"type": "boolean"}
     if values == "ratio":
         return {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+    if values.startswith("number:"):
+        low, high = (float(bound) for bound in values[7:].split(".."))
+        return {"type": "number", "minimum": low, "maximum": high}
     if values.startswith("int:"):
         least, most = (int(bound) for bound in values[4:].split(".."))
         return {"type": "integer", "minimum": least, "maximum": most}

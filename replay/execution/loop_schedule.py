@@ -1,0 +1,170 @@
+"""Composition of one step, compiled: which sequences compute how many tokens, and who has to give way."""
+
+from __future__ import annotations
+
+from replay.compiled import compiled_part
+from replay.execution.loop_arrays import CHUNKED, PREFILL_FIRST, RESERVE, STATIC, WHOLE_PROMPT
+from replay.execution.loop_blocks import find_prefix, keep_full_blocks, release_blocks, take_blocks, use_prefix
+from replay.execution.loop_queue import batch_starts_at, leave_queue, next_waiting, order_queue
+from replay.execution.step_costs import Counts, Records
+
+
+@compiled_part
+def schedule(sequences: Records, memory: Counts, state: Records, limits: Records, step: Records) -> None:
+    """Choose the step's chunks, by the rule of the scheduler.
+
+    What is chosen counts as computed from here on; the sequences that get a token when the step ends are listed in the memory
+    (`emitting`). A schedule without sequences is no step: its preemptions count with those of the next one.
+    """
+    step.prefill_tokens = step.prefill_pairs = step.recomputed_tokens = step.prefix_hit_tokens = step.output_tokens = 0
+    step.sequences = step.decode_sequences = step.decode_context_tokens = 0
+    step.preemptions = state.unrecorded_preemptions
+    budget: int = limits.max_batched_tokens
+    admits_first = limits.scheduler == PREFILL_FIRST or (limits.scheduler == STATIC and state.running == 0)
+    if not admits_first:
+        budget = _continue_running(sequences, memory, state, limits, step)
+    preempts = step.preemptions > state.unrecorded_preemptions
+    if budget > 0 and state.running < limits.max_running and (admits_first or (limits.scheduler == CHUNKED and not preempts)):
+        _admit_waiting(sequences, memory, state, limits, step, budget)
+    if admits_first and step.sequences == 0:
+        _continue_running(sequences, memory, state, limits, step)
+        preempts = step.preemptions > state.unrecorded_preemptions
+    step.tokens = step.decode_sequences + step.prefill_tokens
+    step.running = state.running
+    step.waiting = state.preempted + state.arrived - state.admitted
+    step.kv_blocks = limits.pool_blocks - state.free_blocks
+    state.unrecorded_preemptions = step.preemptions if step.sequences == 0 else 0
+    quiet = step.tokens == step.decode_sequences == state.running > 0 and not preempts
+    state.quiet = state.quiet + 1 if quiet else 0
+
+
+@compiled_part
+def emitting_at(state: Records, limits: Records) -> int:
+    """Return the place in the memory where the step that is composed now lists the sequences that get a token."""
+    return int(limits.emitting_at + (state.oldest + state.in_flight) % limits.steps_in_flight * limits.max_running)
+
+
+@compiled_part
+def _continue_running(sequences: Records, memory: Counts, state: Records, limits: Records, step: Records) -> int:
+    """Schedule running sequences, preempting the newest where blocks run out; return the budget that is left."""
+    budget: int = limits.max_batched_tokens
+    emitting, emitted = emitting_at(state, limits), 0
+    position, chosen, decodes, decode_context = 0, 0, 0, 0
+    while position < state.running and budget > 0:
+        index = memory[limits.seats_at + position]
+        sequence = sequences[index]
+        before, known = sequence.computed_tokens, sequence.known_tokens
+        if known == sequence.total_tokens:  # its last token is in flight
+            position += 1
+            continue
+        chunk = min(known - before, budget)
+        after = before + chunk
+        if after > sequence.blocks * limits.block_tokens:
+            needed = blocks_for(after, limits) - sequence.blocks
+            while needed > state.free_blocks and state.running > position:
+                _preempt_newest(sequences, memory, state, limits)
+                step.preemptions += 1
+            if state.running == position:  # the sequence itself was the newest
+                break
+            take_blocks(sequence, needed, state, limits, memory)
+        if before >= sequence.prefill_until:
+            decodes += 1
+            decode_context += min(after, limits.window_tokens)
+        else:
+            _count_prefill(step, sequence, chunk, limits.window_tokens)
+        sequence.computed_tokens = after
+        if after == known:
+            sequence.known_tokens = known + 1
+            memory[emitting + emitted] = index
+            emitted += 1
+        if limits.prefix_cache:
+            keep_full_blocks(sequence, index, before, limits, memory)
+        chosen += 1
+        budget -= chunk
+        position += 1
+    step.sequences, step.output_tokens = chosen, emitted
+    step.decode_sequences, step.decode_context_tokens = decodes, decode_context
+    return budget
+
+
+@compiled_part
+def _admit_waiting(sequences: Records, memory: Counts, state: Records, limits: Records, step: Records, budget: int) -> None:
+    """Admit from the head of the queue while budget, seats and blocks last; the head blocks those behind it."""
+    order_queue(sequences, memory, state, limits)
+    if limits.scheduler == STATIC and batch_starts_at(sequences, memory, state, limits) > state.clock_s:
+        return
+    emitting = emitting_at(state, limits)
+    while budget > 0 and state.running < limits.max_running:
+        resumed = state.preempted > 0
+        if not resumed and state.admitted == state.arrived:
+            break
+        index = memory[limits.preempted_at + state.preempted - 1] if resumed else next_waiting(memory, state, limits)
+        sequence = sequences[index]
+        cached, cached_free = find_prefix(sequence, index, limits, memory)
+        before = cached * limits.block_tokens
+        chunk = min(sequence.known_tokens - before, budget)
+        taken = blocks_for(before + chunk if limits.kv_policy != RESERVE else sequence.total_tokens - 1, limits) - cached
+        wanted = taken if limits.kv_policy != WHOLE_PROMPT else blocks_for(sequence.known_tokens, limits) - cached
+        if wanted + cached_free > state.free_blocks - limits.watermark_blocks:
+            break
+        if limits.scheduler != CHUNKED and before + chunk < sequence.known_tokens:
+            break
+        if resumed:
+            state.preempted -= 1
+        else:
+            leave_queue(sequences, memory, state, limits)
+            sequence.first_scheduled_s = state.clock_s
+        if limits.prefix_cache:
+            use_prefix(sequence, index, cached, state, limits, memory)
+        take_blocks(sequence, taken, state, limits, memory)
+        saved = max(0, before - sequence.reached_tokens)
+        sequence.prefix_hit_tokens += saved
+        step.prefix_hit_tokens += saved
+        sequence.computed_tokens, sequence.prefill_until = before, sequence.known_tokens
+        _count_prefill(step, sequence, chunk, limits.window_tokens)
+        sequence.computed_tokens = before + chunk
+        if sequence.computed_tokens == sequence.known_tokens:
+            sequence.known_tokens += 1
+            memory[emitting + step.output_tokens] = index
+            step.output_tokens += 1
+        if limits.prefix_cache:
+            keep_full_blocks(sequence, index, before, limits, memory)
+        memory[limits.seats_at + state.running] = index
+        state.running += 1
+        step.sequences += 1
+        budget -= chunk
+
+
+@compiled_part
+def blocks_for(tokens: int, limits: Records) -> int:
+    """Return the blocks that hold so many tokens."""
+    return int((tokens + limits.block_tokens - 1) // limits.block_tokens)
+
+
+@compiled_part
+def _preempt_newest(sequences: Records, memory: Counts, state: Records, limits: Records) -> None:
+    """Take the newest running sequence's blocks and put it in front of the queue with nothing computed."""
+    state.running -= 1
+    index = memory[limits.seats_at + state.running]
+    sequence = sequences[index]
+    release_blocks(sequence, state, limits, memory)
+    sequence.reached_tokens = max(sequence.reached_tokens, sequence.computed_tokens)
+    sequence.computed_tokens = 0
+    sequence.preemptions += 1
+    memory[limits.preempted_at + state.preempted] = index
+    state.preempted += 1
+
+
+@compiled_part
+def _count_prefill(step: Records, sequence: Records, chunk: int, window: int) -> None:
+    """Add the next prompt chunk of a sequence to the step's counts.
+
+    Token number k attends to min(k, window) keys.
+    """
+    before = sequence.computed_tokens
+    after = before + chunk
+    rising_from, rising_to = min(before, window), min(after, window)
+    rising = (rising_to * (rising_to + 1) - rising_from * (rising_from + 1)) // 2
+    step.prefill_tokens += chunk
+    step.prefill_pairs += rising + window * (chunk - (rising_to - rising_from))
+    step.recomputed_tokens += max(0, min(after, sequence.reached_tokens) - before)

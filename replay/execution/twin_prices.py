@@ -1,0 +1,82 @@
+"""Prices of the plain replay, one step at a time from the step table's own columns."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any
+
+from replay.tiling.step_table import StepTable
+
+
+class Prices:
+    """Prices one step at a time from the table's own columns."""
+
+    def __init__(self, table: StepTable, factors: Mapping[str, float]) -> None:
+        self.table = table
+        self.factors = factors
+        self.kernels = table.kernels.to_pylist()
+        parts = (table.token_terms, table.sequence_terms, table.decode_terms, table.prefill_terms)
+        self.column = {name: part[name].to_pylist() for part in parts for name in part.column_names if "." in name}
+        self.captured = table.capture["captured_tokens"].to_pylist()
+        self.context_knots = sorted(set(table.decode_terms["context_tokens"].to_pylist()))
+        self.token_knots, self.keys_knots = (sorted(set(table.prefill_terms[name].to_pylist())) for name in ("tokens", "keys_tokens"))
+
+    def price(self, step: dict[str, Any]) -> dict[str, Any]:
+        """Return the columns that say what a step of such counts costs."""
+        phase_start = (self.table.limits.max_batched_tokens + 1) * (step["prefill_tokens"] > 0)
+        captured = self.captured[phase_start + step["tokens"]]
+        row = phase_start + (captured or step["tokens"])
+        device_s = self._sum("tokens", lambda name: self._row(name, row))
+        device_s += self._sum("sequences", lambda name: self._row(name, step["sequences"]))
+        if step["decode_sequences"]:
+            device_s += self._sum("decode_attention", lambda name: self._decode(name, step))
+        if step["prefill_tokens"]:
+            device_s += self._sum("prefill_attention", lambda name: self._prefill(name, step))
+        launches = self.table.launches_count + (self.table.prefill_launches_count if step["prefill_tokens"] else 0)
+        host_s = self.table.host_graph_launch_s if captured else launches * self.table.host_launch_s
+        return {"device_s": device_s, "host_s": host_s, "captured_tokens": captured}
+
+    def _sum(self, axis: str, terms: Any) -> float:
+        total_s = 0.0
+        for kernel in self.kernels:
+            if kernel["axis"] == axis:
+                weight = kernel["calls_count"] * self.factors.get(kernel["kernel"], 1.0)
+                total_s += weight * _time(terms(kernel["kernel"]), kernel["overlap_exponent"])
+        return total_s
+
+    def _row(self, kernel: str, row: int) -> tuple[float, ...]:
+        return tuple(self.column[f"{kernel}.{term}"][row] for term in ("launch_s", "compute_s", "memory_s", "sync_s"))
+
+    def _decode(self, kernel: str, step: dict[str, Any]) -> tuple[float, ...]:
+        return self._on_line(kernel, step["decode_sequences"], self.context_knots, step["decode_context_tokens"] / step["decode_sequences"])
+
+    def _prefill(self, kernel: str, step: dict[str, Any]) -> tuple[float, ...]:
+        keys, tokens, knots = step["prefill_pairs"] / step["prefill_tokens"], step["prefill_tokens"], self.token_knots
+        low = min(max(bisect_right(knots, tokens) - 1, 0), max(len(knots) - 2, 0))
+        start = self._on_line(kernel, low, self.keys_knots, keys, clipped=False)
+        if len(knots) == 1 or tokens <= knots[0]:
+            return tuple(max(0.0, a) for a in start)
+        end = self._on_line(kernel, low + 1, self.keys_knots, keys, clipped=False)
+        share = (tokens - knots[low]) / (knots[low + 1] - knots[low])
+        return tuple(max(0.0, a + (b - a) * share) for a, b in zip(start, end, strict=True))
+
+    def _on_line(self, kernel: str, line: int, knots: list[float], place: float, *, clipped: bool = True) -> tuple[float, ...]:
+        """Terms on one line of a grid, between the knots around a place on it."""
+        low = min(max(bisect_right(knots, place) - 1, 0), max(len(knots) - 2, 0))
+        start = self._row(kernel, line * len(knots) + low)
+        if len(knots) == 1 or place <= knots[0]:
+            return start
+        end = self._row(kernel, line * len(knots) + low + 1)
+        share = (place - knots[low]) / (knots[low + 1] - knots[low])
+        found = tuple(a + (b - a) * share for a, b in zip(start, end, strict=True))
+        return tuple(max(0.0, term) for term in found) if clipped else found
+
+
+def _time(terms: tuple[float, ...], exponent: float) -> float:
+    launch_s, compute_s, memory_s, sync_s = terms
+    longer, shorter = max(launch_s + compute_s, launch_s + memory_s), min(launch_s + compute_s, launch_s + memory_s)
+    if math.isinf(exponent) or longer == 0.0:
+        return longer + sync_s
+    return float(longer * (1.0 + (shorter / longer) ** exponent) ** (1.0 / exponent) + sync_s)
