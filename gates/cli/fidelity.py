@@ -50,7 +50,7 @@ def command(files: tuple[Path, ...], hardware: str | None, stack: str | None, ca
 
 
 _FIGURES = (("MAPE", "mape_percent"), ("median", "median_ape_percent"), ("p90", "p90_ape_percent"), ("bias", "bias_percent"))
-_NAMES = (("kind", 22), ("hardware", 16), ("stack", 20), ("variant", 24))
+_NAMES = (("kind", 22), ("family", 18), ("hardware", 16), ("stack", 20), ("variant", 24))
 
 
 def _lines(rows: list[dict[str, Any]]) -> list[str]:
@@ -63,6 +63,7 @@ def _line(row: dict[str, Any]) -> str:
     cells += [f"{'-':>7}" if row[name] is None else f"{row[name]:>6.1f}%" for _, name in _FIGURES]
     for sign in row.get("sign_accuracy", ()):
         cells.append(f" sign right {sign['right_ratio']:.0%} of {sign['n']} against {sign['against']}")
+    cells += [f" ({left['rows']} left out: {left['reason']})" for left in row["skipped"]]
     if row["source"] != "calibrated":
         cells.append(f" ({row['source']})")
     return " ".join(cells)

@@ -28,9 +28,7 @@ DEFAULT_REPLAYS = 40
 @click.option("--hardware", metavar="NAME|FILE", help="Catalog name or description (default: the project's first).")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Mapping file to write (default: it is printed).")
 @click.option("--objective", type=click.Choice(["time", "p99"]), default="time", show_default=True, help="What is made small.")
-@click.option(
-    "--replays", type=click.IntRange(min=1), default=DEFAULT_REPLAYS, show_default=True, help="Most replays of the trace (--objective p99)."
-)
+@click.option("--replays", type=click.IntRange(min=1), help=f"Most replays of the trace (--objective p99; default {DEFAULT_REPLAYS}).")
 @cache_option
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of every random draw (default: the project's, else 0).")
 def command(
@@ -40,7 +38,7 @@ def command(
     hardware: str | None,
     out: Path | None,
     objective: str,
-    replays: int,
+    replays: int | None,
     no_cache: bool,
     seed: int | None,
 ) -> None:
@@ -59,6 +57,8 @@ def command(
     from replay.documents import check_file_place, write_atomic
     from replay.pipeline import Replayer
 
+    if replays is not None and objective != "p99":
+        raise SpecError("--replays", f"it is {replays} with --objective {objective}", "--objective p99, which replays", "leave it out")
     project = current_project()
     arm = _start(mapping, project)
     spec = chosen_model(model, arm, project)
@@ -69,7 +69,7 @@ def command(
     requests, _ = load_traces([trace] if trace else [], project)[0]
     note(f"replaying {arm.label} on {requests.name}, {device.name}")
     replayer = Replayer(trace=requests, model=spec, hardware=device, seed=chosen_seed(seed, project), cache=user_cache(no_cache))
-    text = _tuned(arm, replayer, requests, objective, replays)
+    text = _tuned(arm, replayer, requests, objective, replays or DEFAULT_REPLAYS)
     if out is None:
         click.echo(text, nl=False)
         return
@@ -101,6 +101,9 @@ def _tuned(arm: ArmSource, replayer: Replayer, trace: Trace, objective: str, rep
     from replay.tuning.tune import Tuner
 
     steps_count = replayer.run(arm.mapping).steps.num_rows
+    if steps_count == 0:
+        want = "a mapping that serves at least one request of the trace"
+        raise SpecError(arm.label, f"no request of {trace.name} can ever run", want, "see `replay run` for the reason of each")
     origin = f"{trace.requests.num_rows} {trace.provenance.kind} requests, {steps_count} steps"
     heading = [f"{arm.label} tuned by `replay tune` for {replayer.model.name} on {replayer.hardware.name}, {trace.name} ({origin})."]
     name = f"{arm.mapping.name}, tuned for {trace.name}"

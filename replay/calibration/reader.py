@@ -42,6 +42,8 @@ KINDS: tuple[MeasurementKind, ...] = (
     GEMM_KIND,  # knows the fewest columns
 )
 """Every kind of measurement file that is read; a file is of the first that recognises its columns."""
+CELLS = pc.ConvertOptions(null_values=["", "NA", "N/A", "NULL", "null"], strings_can_be_null=True, quoted_strings_can_be_null=False)
+"""Which cells are empty; one that says `nan` is not: something was measured and came out as no number."""
 WHAT = "a file of measured kernels, layers, passes or servers (CSV)"
 
 
@@ -57,13 +59,20 @@ def read_measurements(path: Path) -> tuple[tuple[str, MeasuredSet | MeasuredWhol
 def parse_measurements(data: bytes, path: Path) -> tuple[tuple[str, MeasuredSet | MeasuredWhole], ...]:
     """Return the (kind, set) pairs of a file's bytes; errors as `read_measurements`."""
     try:
+        data.decode()
+        # One thread: reading ahead in another one can outlive an error, and then abort the process as it ends.
         table = pc.read_csv(
-            pa.BufferReader(data), convert_options=pc.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+            pa.BufferReader(data), read_options=pc.ReadOptions(use_threads=False, block_size=max(len(data), 1)), convert_options=CELLS
         )
+    except UnicodeDecodeError as error:
+        raise SpecError(str(path), f"byte {error.start} is not UTF-8", WHAT, "save it as UTF-8") from error
     except pa.ArrowInvalid as error:
         reason = str(error).splitlines()[0]
         raise SpecError(str(path), f"it is no table ({reason})", WHAT, "mend or export it again") from error
     columns = frozenset(table.column_names)
+    twice = sorted(name for name in columns if table.column_names.count(name) > 1)
+    if twice:
+        raise SpecError(str(path), f"the column {twice[0]!r} stands there twice", "every column once", "rename or drop one")
     kind = next((kind for kind in KINDS if kind.recognises(columns)), None)
     if kind is None:
         known = ", ".join(kind.name for kind in KINDS)

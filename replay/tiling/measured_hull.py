@@ -81,7 +81,7 @@ class Timings:
 
 def timings(kernels: Sequence[MeasuredKernels]) -> Timings:
     """Return the rows of measured kernels of one family and stack as one."""
-    tables = [pc.read_csv(pa.BufferReader(one.table.encode())) for one in kernels]
+    tables = [pc.read_csv(pa.BufferReader(one.table.encode()), read_options=pc.ReadOptions(use_threads=False)) for one in kernels]
     names = tables[0].column_names
     columns = {name: np.concatenate([table[name].to_numpy().astype(np.float64) for table in tables]) for name in names}
     return Timings(seconds=columns.pop(SECONDS), shapes=columns, stack=kernels[0].stack)

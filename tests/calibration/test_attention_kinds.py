@@ -150,7 +150,7 @@ def test_times_that_are_none_are_counted():
         ([ROW.replace("0.02", "20")], HEAD, H100, "needs at least; want milliseconds"),
         ([ROW.replace("0.02", "0.0000002")], HEAD, H100, "needs at least; want milliseconds"),
         ([ROW.replace("0.02", "fast")], HEAD, H100, "'fast'; want numbers"),
-        ([ROW.replace(",4,", ",0,")], HEAD, H100, "batch_size, row 2: 0; want a whole number of at least 1"),
+        ([ROW.replace(",4,", ",0,")], HEAD, H100, "batch_size, row 2: 0; want a whole number from 1 to 2^40"),
         ([ROW, ROW.replace("1000", "-3")], HEAD, H100, "kv_len, row 3: -3"),
         ([ROW.replace(",4,", ",1.5,")], HEAD, H100, "batch_size, row 2: 1.5"),
         ([ROW.replace(",4,", ",,")], HEAD, H100, "batch_size, row 2: an empty cell"),

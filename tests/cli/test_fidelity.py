@@ -84,8 +84,24 @@ def test_one_family_of_a_file_can_be_fitted(empty):
         (timings(factor=1e-3), "millisecond"),
         (timings().replace("0.00", "x", 1), ""),
         (timings().replace(",64,", ",-64,"), "whole number"),
+        (timings().replace(",64,", f",{2**63 - 1},"), "whole number from 1 to 2^40"),
+        (timings().replace(",64,", f",{10**23},"), "whole number from 1 to 2^40"),
+        (timings().replace("B,H,ms", "B,B,ms"), "'B' stands there twice"),
+        (timings().replace("add", "\xe5dd").encode("latin-1"), "not UTF-8"),
     ],
-    ids=["empty", "other columns", "no rows", "unknown device", "seconds for milliseconds", "text in a number", "negative size"],
+    ids=[
+        "empty",
+        "other columns",
+        "no rows",
+        "unknown device",
+        "seconds for milliseconds",
+        "text in a number",
+        "negative size",
+        "huge size",
+        "size beyond 64 bits",
+        "a column twice",
+        "latin-1",
+    ],
 )
 def test_a_bad_measurement_file_is_one_sentence(empty, content, says):
     empty.write("bad.csv", content)
@@ -94,6 +110,14 @@ def test_a_bad_measurement_file_is_one_sentence(empty, content, says):
     assert len(result.stderr.splitlines()) == 1
     assert "bad.csv" in result.stderr
     assert says in result.stderr
+
+
+@pytest.mark.parametrize("wild", ["nan", "-1", "0", "inf", "1e300"])
+def test_times_that_cannot_be_are_left_out_and_counted(empty, wild):
+    empty.write("v100.csv", timings() + f"v100,add,64,64,{wild}\n")
+    result = empty.replay("fidelity", "--measurements", "v100.csv")
+    assert result.exit_code == 0, result.output
+    assert "(1 left out: time is not a number above zero and below an hour)" in result.stdout
 
 
 def test_a_filter_that_matches_nothing_is_one_sentence(empty):

@@ -46,7 +46,7 @@ def test_a_row_without_a_forecast_is_shown_without_figures(empty):
     empty.write("servers.csv", "".join(line for line in SERVERS.splitlines(keepends=True) if ",512,," not in line))
     result = empty.replay("fidelity", "--measurements", "servers.csv")
     assert result.exit_code == 0, result.stderr
-    assert next(line for line in result.stdout.splitlines() if "ttft" in line).split()[4:10] == ["0", "0", "-", "-", "-", "-"]
+    assert next(line for line in result.stdout.splitlines() if "ttft" in line).split()[5:11] == ["0", "0", "-", "-", "-", "-"]
 
 
 def test_a_calibration_that_is_given_prices_the_kernels_it_holds(empty):

@@ -23,6 +23,19 @@ def test_a_tuned_file_is_what_is_printed_and_valid(small):
     assert max(map(len, result.stdout.splitlines())) <= 160
 
 
+def test_a_mapping_that_serves_nothing_is_refused_in_one_sentence(small):
+    small.write("none.toml", small.read("mapping.toml").replace("memory_ratio = 0.90", "memory_ratio = 0.01"))
+    result = small.replay("tune", "--mapping", "none.toml")
+    assert result.exit_code == 2
+    assert "no request of demo can ever run" in result.stderr
+
+
+def test_replays_without_the_objective_that_replays_are_refused(small):
+    result = small.replay("tune", "--mapping", "mapping.toml", "--replays", "4")
+    assert result.exit_code == 2
+    assert "--objective p99" in result.stderr
+
+
 @pytest.mark.slow
 def test_a_mapping_tuned_for_a_trace_is_released_on_it(project):
     assert project.replay("tune", "--mapping", "mapping.toml", "--out", "tuned.toml").exit_code == 0

@@ -36,9 +36,12 @@ DEVICES = {
 }
 """Short names and drivers' names that public tables use -> catalog names; other catalog names stand for themselves."""
 Mask = npt.NDArray[np.bool_]
-USELESS = "time is zero, negative or not a number"
+USELESS = "time is not a number above zero and below an hour"
 SECONDS_PER_MS = 1e-3
 LAUNCH_S = 2e-6
+LONGEST_S = 3600.0
+MOST = 2**40
+"""Largest whole number of a cell: what is far above any tensor's size is a slip, and its products would not be exact."""
 PLAUSIBLE_RATIO = (0.05, 300.0)
 """Range of the median of time over (physical bound + a launch); outside it a column is not in milliseconds."""
 
@@ -51,16 +54,16 @@ class Cells:
     where: str
 
     def whole(self, name: str, rows: Mask | None = None) -> npt.NDArray[np.int64]:
-        """Return a column of whole numbers [rows], each at least 1; of other rows than `rows` the cell is not read, and 1.
+        """Return a column of whole numbers [rows], each 1 to 2^40; of other rows than `rows` the cell is not read, and 1.
 
         Raises:
-            SpecError: a cell is empty, no whole number, or below 1.
+            SpecError: a cell is empty, no whole number, below 1 or above 2^40.
         """
         values = self.numbers(name) if rows is None else np.where(rows, self.numbers(name), 1.0)
-        bad = ~(np.isfinite(values) & (values >= 1) & (np.floor(values) == values))
+        bad = ~(np.isfinite(values) & (values >= 1) & (values <= MOST) & (np.floor(values) == values))
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
-            raise SpecError(self._at(name, row), _shown(self.table[name][row].as_py()), "a whole number of at least 1", "correct the cell")
+            raise SpecError(self._at(name, row), _shown(self.table[name][row].as_py()), "a whole number from 1 to 2^40", "correct the cell")
         return values.astype(np.int64)
 
     def numbers(self, name: str) -> Array:
@@ -73,7 +76,7 @@ class Cells:
         if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
             shown = next((value for value in column.to_pylist() if value is not None), None)
             raise SpecError(f"{self.where}: {name}", _shown(shown), "numbers", "correct the cells, without units inside them")
-        return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
+        return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
 
     def text(self, name: str) -> npt.NDArray[np.str_]:
         """Return a column as text [rows].
@@ -90,11 +93,11 @@ class Cells:
     def seconds(self, name: str) -> tuple[Array, Mask, Mask]:
         """Return a column of milliseconds as (seconds, usable, useless), each [rows].
 
-        Empty cells were not measured: they are neither usable nor useless. Times that are not above zero are useless.
+        Empty cells were not measured: they are neither usable nor useless. Times that are not above zero, or above an hour, are useless.
         """
         found = self.numbers(name) * SECONDS_PER_MS
         empty = np.asarray(self.table[name].is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
-        usable = np.isfinite(found) & (found > 0)
+        usable = np.isfinite(found) & (found > 0) & (found < LONGEST_S)
         return found, usable, ~usable & ~empty
 
     def _at(self, name: str, row: int) -> str:
