@@ -71,7 +71,7 @@ def test_every_name_of_a_format_is_one_of_the_family():
 
 def test_useless_times_are_counted_and_empty_ones_are_no_rows():
     (found,) = read("m,n,k,ms_a_1", "1,64,64,0.002", "2,64,64,0", "4,64,64,", "8,64,64,-1")
-    assert (len(found.seconds), found.skipped) == (1, (("time is zero, negative or not a number", 2),))
+    assert (len(found.seconds), found.skipped) == (1, (("time is not a number above zero and below an hour", 2),))
 
 
 BAD = {

@@ -41,7 +41,7 @@ def test_what_is_not_predicted_is_counted():
     (found,) = read(*rows)
     assert dict(found.skipped) == {
         TRAINING: 2,
-        "time is zero, negative or not a number": 1,
+        "time is not a number above zero and below an hour": 1,
         "switchxl4: its dimensions and routing are not published": 1,
     }
 

@@ -70,7 +70,7 @@ LEFT_OUT = {
     "expert parallelism is not priced": {"model_path": "Qwen/Qwen3-235B-A22B-FP8", "gemm_quant_mode": "fp8_block", "moe_ep_size": 4},
     "no concurrency is stated": {"concurrency": ""},
     "one output token: nothing is decoded": {"osl": 1},
-    "time is zero, negative or not a number": {"silicon_ttft_ms": 0, "silicon_tpot_ms": -1},
+    "time is not a number above zero and below an hour": {"silicon_ttft_ms": 0, "silicon_tpot_ms": -1},
     "qwen3-32b has 64 attention heads, which 3 ranks cannot share": {"tp_size": 3},
     "gpt-oss in another format than its 4-bit experts": {**GPT_OSS, "gemm_quant_mode": "fp8"},
     "qwen3-32b in int4_wo": {"gemm_quant_mode": "int4_wo"},

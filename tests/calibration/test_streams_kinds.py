@@ -17,7 +17,7 @@ from replay.errors import SpecError
 VECTOR = "gpu,op,B,H,ms,grid_x,block_x"
 QUANTIZE = "gpu,op_name,m,k,quant_dtype,ms"
 OPERATORS = "gpu,op,m,n,k,ms"
-USELESS = "time is zero, negative or not a number"
+USELESS = "time is not a number above zero and below an hour"
 
 
 def table(head, *rows):
