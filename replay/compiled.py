@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 _NO_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -31,14 +30,14 @@ def compiled_part(function: _Function) -> _Function:
     return cast(_Function, numba.njit(nogil=True, error_model="numpy", **_NO_WRAPPERS)(function))
 
 
-@intrinsic
-def borrowed(_context: Any, array: Any) -> Any:
-    """Return the same array without an owner, so that handing it on costs no atomic reference count; the caller must keep it alive."""
-
+def _borrow(_context: Any, array: Any) -> Any:
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         fields = context.make_array(signature.args[0])(context, builder, arguments[0])
-        fields.meminfo = cgutils.get_null_value(fields.meminfo.type)
-        fields.parent = cgutils.get_null_value(fields.parent.type)
+        fields.meminfo, fields.parent = fields.meminfo.type(None), fields.parent.type(None)
         return fields._getvalue()
 
     return array(array), build
+
+
+borrowed = cast(Callable[[Any], Any], intrinsic(_borrow))
+"""Compiled code only: the same array without an owner, so that handing it on costs no atomic reference count; the caller keeps it alive."""

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.assembly.layers import layer_table, share_kernels
+from replay.assembly.layers import ALL_LAYERS, layer_table, share_time
 from replay.assembly.metrics import request_metrics
 from replay.assembly.percentile import percentile
 from replay.assembly.run import Run
-from replay.assembly.windows import ALL_LAYERS, window_length_s, window_table
+from replay.assembly.windows import window_count, window_length_s, window_table
 from replay.execution.admission import count_rejections
 from replay.execution.tables import COMPLETED, Replay
 from replay.ingress.trace import Trace
@@ -41,7 +41,8 @@ def assemble(
         InvariantError: the table or the factors are not those the replay ran under.
     """
     window_s = window_length_s(trace)
-    shares = share_kernels(replayed, table, kernel_factors=kernel_factors)
+    windows = window_count(replayed, window_s)
+    shares = share_time(replayed, table, window_s=window_s, windows=windows, kernel_factors=kernel_factors)
     return Run(
         trace=trace.name,
         trace_digest=trace.digest,
@@ -51,8 +52,8 @@ def assemble(
         seed=seed,
         requests=request_metrics(replayed),
         steps=replayed.steps,
-        layers=layer_table(replayed, shares),
-        windows=window_table(replayed, shares, window_s),
+        layers=layer_table(shares),
+        windows=window_table(shares),
         window_s=window_s,
         reference_flops_per_s=table.reference_flops_per_s,
         rejected=count_rejections(replayed.requests, table),

@@ -5,13 +5,12 @@ One array per kind keeps a sequence's figures together in memory and spares the 
 
 from __future__ import annotations
 
-import hashlib
-from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
 
 from replay.execution.cache_arrays import PrefixCache
+from replay.execution.sources import sources_digest
 from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import STEPS_SCHEMA
 from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAMES, StepTable
@@ -43,12 +42,6 @@ SOURCES = ("loop.py", "loop_schedule.py", "loop_queue.py", "loop_blocks.py", "lo
 """Files whose functions and constants become the compiled loop."""
 
 
-def sources_digest() -> str:
-    """Return what tells one content of SOURCES from another."""
-    folder = resources.files(__package__)
-    return hashlib.sha256(b"".join(folder.joinpath(name).read_bytes() for name in SOURCES)).hexdigest()[:16]
-
-
 STATE = np.dtype(
     [
         ("clock_s", np.float64),  # when the next step is scheduled
@@ -69,7 +62,7 @@ STATE = np.dtype(
         ("free_slots", np.int64),  # free rows of `tables`
         ("quiet", np.int64),  # last steps in a row in which the same sequences, all that run, decoded
         ("unrecorded_preemptions", np.int64),  # by a schedule that let nothing run
-        (f"sources_{sources_digest()}", np.int64),  # makes the type, by which compiled code is found, change with the code
+        (f"sources_{sources_digest(*SOURCES)}", np.int64),  # makes the type, by which compiled code is found, change with the code
     ]
 )
 

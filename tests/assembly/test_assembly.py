@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from replay.assembly.assemble import assemble, summary
-from replay.assembly.layers import share_kernels
+from replay.assembly.layers import share_time
 from replay.assembly.metrics import request_metrics
 from replay.assembly.run import LAYERS_SCHEMA, METRICS_SCHEMA, WINDOWS_SCHEMA
 from replay.assembly.windows import window_length_s
@@ -82,9 +82,9 @@ def test_another_table_or_factor_than_the_replays_own_is_a_bug():
     trace, table = make_trace([0.0], [6], [2]), constant_table(1.0)
     result = replay(trace, table)
     with pytest.raises(InvariantError, match="the replay took 2"):
-        share_kernels(result, constant_table(1.0 + 1e-6))
+        share_time(result, constant_table(1.0 + 1e-6), window_s=1.0, windows=3)
     with pytest.raises(InvariantError, match="the replay took 2"):
-        share_kernels(result, table, kernel_factors={"body": 1.01})
+        share_time(result, table, window_s=1.0, windows=3, kernel_factors={"body": 1.01})
 
 
 def test_a_step_belongs_to_the_window_where_it_starts_and_idle_windows_are_present():
