@@ -29,6 +29,7 @@ SEQUENCE = np.dtype(
         ("blocks", np.int64),
         ("slot", np.int64),  # row of its blocks in `tables`
         ("preemptions", np.int64),
+        ("round", np.int64),  # while it is steady, the round up to which this record is booked; else -1
         ("first_scheduled_s", np.float64),
         ("first_token_s", np.float64),
         ("last_token_s", np.float64),
@@ -38,7 +39,7 @@ SEQUENCE = np.dtype(
 )
 """One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
 
-SOURCES = ("loop.py", "loop_schedule.py", "loop_queue.py", "loop_blocks.py", "loop_prices.py", "loop_arrays.py")
+SOURCES = ("loop.py", "loop_schedule.py", "loop_steady.py", "loop_queue.py", "loop_blocks.py", "loop_prices.py", "loop_arrays.py")
 """Files whose functions and constants become the compiled loop."""
 
 
@@ -56,15 +57,33 @@ STATE = np.dtype(
         ("steps", np.int64),  # steps in the current record
         ("in_flight", np.int64),  # steps scheduled and not ended
         ("oldest", np.int64),  # which list of `emitting` is that of the one that ends first
-        ("oldest_emitting", np.int64),  # length of that list
-        ("newest_emitting", np.int64),  # length of the other one
+        ("oldest_listed", np.int64),  # length of that list
+        ("newest_listed", np.int64),  # length of the list of the step composed last
+        ("oldest_is_round", np.int64),
+        ("newest_is_round", np.int64),
         ("used_once", np.int64),  # blocks that have ever been taken: the first ones (with the prefix cache)
         ("free_slots", np.int64),  # free rows of `tables`
-        ("quiet", np.int64),  # last steps in a row in which the same sequences, all that run, decoded
+        ("blocked_budget", np.int64),  # budget with which the head of the queue lacked blocks; -1 when it may find some
+        ("front", np.int64),  # first seats, of steady sequences or such as have their last token in flight
+        ("steady", np.int64),  # steady sequences
+        ("implied", np.int64),  # those of them that get a token out of the step that was composed last
+        ("steady_context", np.int64),  # keys that all of them together see in the next round
+        ("growing", np.int64),  # those of them that will see one more in the round after
+        ("next_window_round", np.int64),  # no later than the next round in which one of them comes to see the whole window
+        ("next_last_round", np.int64),  # no later than the next round out of which the last token of one of them comes
+        ("rounds", np.int64),  # rounds composed
+        ("ended_rounds", np.int64),
+        ("round_end_s", np.float64),  # end of the last one of those
+        ("gaps", np.int64),  # depth of the stack of gaps
         ("unrecorded_preemptions", np.int64),  # by a schedule that let nothing run
         (f"sources_{sources_digest(*SOURCES)}", np.int64),  # makes the type, by which compiled code is found, change with the code
     ]
 )
+
+GAP = np.dtype([("round", np.int64), ("gap_s", np.float64)])
+"""A round and the time since the end of the round before it."""
+GAPS_KEPT = 1024
+NEVER = 1 << 62
 
 STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA])
 
@@ -103,8 +122,11 @@ class LoopArrays(NamedTuple):
     there is one (`replay.execution.cache_arrays`), and by the name of the limit that says where they start: `seats_at`, running
     sequences in order of admission; `preempted_at`, stack whose top is the head of the queue; `waiting_at`, the others that wait
     (`replay.execution.loop_queue`); `emitting_at`, for each step in flight the sequences that get a token when it ends
-    [steps in flight, max running]; `fresh_at`, room for a jump [block tokens].
+    [steps in flight, max running]; `fresh_at`, blocks that steady sequences need in each
+    round, which repeat [block tokens].
     """
+    gaps: Records
+    """Stack of GAP [GAPS_KEPT], see `replay.execution.loop_steady`."""
     state: Records
     """STATE [1]"""
     limits: Records
@@ -117,6 +139,7 @@ def new_sequences(arrival_s: Floats, prompt_tokens: Counts, output_tokens: Count
     sequences["arrival_s"] = arrival_s
     sequences["prompt_tokens"] = sequences["known_tokens"] = prompt_tokens
     sequences["total_tokens"] = prompt_tokens + output_tokens
+    sequences["round"] = -1
     return sequences
 
 
@@ -149,7 +172,8 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
         limits[name] = value
     state = np.zeros(1, dtype=STATE)
     state["free_blocks"], state["free_slots"] = pool.blocks_count, len(cache.parts.get("slots_at", ()))
-    return LoopArrays(memory=np.concatenate(list(parts.values())), state=state, limits=limits)
+    state["blocked_budget"], state["next_window_round"], state["next_last_round"] = -1, NEVER, NEVER
+    return LoopArrays(memory=np.concatenate(list(parts.values())), gaps=np.zeros(GAPS_KEPT, dtype=GAP), state=state, limits=limits)
 
 
 class StepColumns:
