@@ -30,6 +30,11 @@ def compiled_part(function: _Function) -> _Function:
     return cast(_Function, numba.njit(nogil=True, error_model="numpy", **_NO_WRAPPERS)(function))
 
 
+def inlined_part(function: _Function) -> _Function:
+    """Compile as `compiled_part` does, always in place: for what is called from one place in every step."""
+    return cast(_Function, numba.njit(nogil=True, error_model="numpy", forceinline=True, **_NO_WRAPPERS)(function))
+
+
 def _borrow(_context: Any, array: Any) -> Any:
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         fields = context.make_array(signature.args[0])(context, builder, arguments[0])

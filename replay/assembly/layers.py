@@ -78,7 +78,7 @@ def share_time(
         (*(part.by_layer for part in rows.values()), *places),
         (costs.decode, costs.context_knots, costs.prefill, costs.token_knots, costs.keys_knots),
         window_s,
-        (by_layer, amounts, *uses, *sums),
+        (by_layer, amounts, *uses, *sums, np.zeros((len(layers), 2))),
     )
     _check_price(float(by_layer[:, : len(layers), 0].sum()), float(steps["device_s"].sum()))
     totals = {layer: dict.fromkeys(_TOTALS, 0.0) for layer in layers}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from replay.compiled import borrowed, compiled, compiled_part
+from replay.compiled import borrowed, compiled, inlined_part
 from replay.execution.loop_prices import decode_terms, join_terms, prefill_terms, terms_place
 from replay.execution.step_costs import Counts, Floats, Records
 
@@ -30,15 +30,15 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
       the layer of each decode and each prefill kernel.
     - `costs`: `decode`, `context_knots`, `prefill`, `token_knots`, `keys_knots` of CostArrays.
     - `sums`, all zero: by layer, `host` and the whole step [windows, layers + 2, TIME and STALL]; amounts [windows, 5]; uses of
-      token rows and of sequence rows; sums of decode and of prefill kernels [kernels, 7].
+      token rows and of sequence rows; sums of decode and of prefill kernels [kernels, 7]; and room for a step [layers, TIME and STALL].
     """
     start_s, end_s, device_s, host_s, tokens, sequences, decodes, contexts, prefill_tokens, pairs, recomputed, outputs, captured = steps
     token_rows, sequence_rows, decode_layers, prefill_layers = rows
     decode, context_knots, prefill, token_knots, keys_knots = costs
-    by_layer, amounts, token_uses, sequence_uses, decode_sums, prefill_sums = sums
+    by_layer, amounts, token_uses, sequence_uses, decode_sums, prefill_sums, now = sums
     decode, prefill, decode_sums, prefill_sums = borrowed(decode), borrowed(prefill), borrowed(decode_sums), borrowed(prefill_sums)
+    now, context_knots, token_knots, keys_knots = borrowed(now), borrowed(context_knots), borrowed(token_knots), borrowed(keys_knots)
     layers, phase_rows = token_rows.shape[1], len(token_uses) // 2
-    now = np.zeros((layers, 2))
     for step in range(len(start_s)):
         window = int(np.floor(start_s[step] / window_s))
         row = captured[step] if captured[step] > 0 else tokens[step]
@@ -78,7 +78,7 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
         amounts[window, PREFILL_PAIRS] += pairs[step] * share_new
 
 
-@compiled_part
+@inlined_part
 def _add_kernel(terms: tuple[float, float, float, float, float], entry: Records, sums: Floats, layer: Floats) -> None:
     """Add one attention kernel in one step to its own sums and to its layer's in the step."""
     launch_s, compute_s, memory_s, sync_s, moved_bytes = terms

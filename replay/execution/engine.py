@@ -101,10 +101,10 @@ def _run(sequences: Records, costs: CostArrays, arrays: LoopArrays) -> dict[str,
 
     record, steps = np.empty(RECORD_STEPS, dtype=STEP), StepColumns()
     while (outcome := loop.run_steps(sequences, *arrays, tuple(costs), record)) == loop.RECORD_FULL:
-        steps.drain(record, arrays.state)
+        steps.drain(record, arrays.state, len(sequences))
     if outcome == loop.STUCK:
         raise InvariantError(f"the replay stopped at {arrays.state['clock_s'][0]} s with requests waiting and nothing that can run")
-    steps.drain(record, arrays.state)
+    steps.drain(record, arrays.state, len(sequences))
     return steps.columns()
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from replay.compiled import borrowed, compiled, compiled_part
+from replay.compiled import borrowed, compiled, compiled_part, inlined_part
 from replay.execution.loop_blocks import release_blocks
 from replay.execution.loop_prices import decode_seconds, prefill_seconds
 from replay.execution.loop_queue import batch_starts_at
@@ -68,7 +68,7 @@ def run_steps(
         _finish_oldest(sequences, memory, gaps, state, limits)
 
 
-@compiled_part
+@inlined_part
 def _arrived(sequences: Records, state: Records) -> int:
     """Return how many requests have arrived by the clock."""
     arrived: int = state.arrived
@@ -77,7 +77,7 @@ def _arrived(sequences: Records, state: Records) -> int:
     return arrived
 
 
-@compiled_part
+@inlined_part
 def _start(state: Records, step: Records) -> None:
     """Put a step behind those in flight."""
     step.scheduled_s = state.clock_s
@@ -98,7 +98,7 @@ def _wakes_at(sequences: Records, memory: Counts, state: Records, limits: Record
     return float(min(starts_s, sequences[state.arrived].arrival_s))
 
 
-@compiled_part
+@inlined_part
 def _finish_oldest(sequences: Records, memory: Counts, gaps: Records, state: Records, limits: Records) -> None:
     """End the oldest step in flight: emit its tokens, release what is finished, close up on the seats."""
     end_s, finished = state.oldest_end_s, 0

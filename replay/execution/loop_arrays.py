@@ -177,34 +177,33 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
 
 
 class StepColumns:
-    """Recorded steps by column: 64 bits each whatever their type, in parts so large that the system backs them with large pages."""
+    """Recorded steps by column, 64 bits each whatever their type, in one array that grows with foresight."""
 
-    PART_STEPS = 32_768
-    """About five megabytes."""
+    FIRST_STEPS = 4096
+    FORESIGHT_RATIO = 1.25
+    """Room beyond what the share of requests admitted so far lets expect; memory that is never touched costs nothing."""
+    GROWTH_RATIO = 32
+    """Most that it grows at once, for the first requests may say little of the others."""
 
     def __init__(self) -> None:
-        self._parts: list[Counts] = []
-        self._filled = 0
+        self._values: Counts = np.empty((len(STEPS_SCHEMA), self.FIRST_STEPS), dtype=np.int64)
+        self._steps = 0
 
-    def drain(self, record: Records, state: Records) -> None:
+    def drain(self, record: Records, state: Records, requests_count: int) -> None:
         """Take the recorded steps and empty the record."""
         from replay.execution.loop_record import copy_columns
 
         steps, fields = int(state["steps"][0]), len(STEPS_SCHEMA)
-        if not self._parts or self._filled + steps > self._parts[-1].shape[1]:
-            self._cut()
-            self._parts.append(np.empty((fields, max(steps, self.PART_STEPS)), dtype=np.int64))
-            self._filled = 0
-        copy_columns(record[:steps].view(np.int64).reshape(steps, fields), self._parts[-1][:, self._filled : self._filled + steps])
-        self._filled += steps
+        if self._steps + steps > self._values.shape[1]:
+            grown = requests_count / max(1, int(state["admitted"][0]))
+            room = int(self.FORESIGHT_RATIO * min(max(grown, 2.0), self.GROWTH_RATIO) * (self._steps + steps))
+            larger = np.empty((fields, room), dtype=np.int64)
+            larger[:, : self._steps] = self._values[:, : self._steps]
+            self._values = larger
+        copy_columns(record[:steps].view(np.int64).reshape(steps, fields), self._values[:, self._steps : self._steps + steps])
+        self._steps += steps
         state["steps"] = 0
 
     def columns(self) -> dict[str, Counts | Floats]:
         """Return the columns of STEPS_SCHEMA."""
-        self._cut()
-        values = self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts, axis=1)
-        return {name: values[index].view(STEP[name]) for index, name in enumerate(STEPS_SCHEMA.names)}
-
-    def _cut(self) -> None:
-        if self._parts:
-            self._parts[-1] = self._parts[-1][:, : self._filled]
+        return {name: self._values[index, : self._steps].view(STEP[name]) for index, name in enumerate(STEPS_SCHEMA.names)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replay.compiled import compiled_part
+from replay.compiled import compiled_part, inlined_part
 from replay.execution.loop_arrays import CHUNKED, FCFS, PREFILL_FIRST, RESERVE, STATIC, WHOLE_PROMPT
 from replay.execution.loop_blocks import find_prefix, keep_full_blocks, release_blocks, take_blocks, use_prefix
 from replay.execution.loop_queue import batch_starts_at, leave_queue, next_waiting, order_queue
@@ -10,7 +10,7 @@ from replay.execution.loop_steady import advance_steady, become_steady
 from replay.execution.step_costs import Counts, Records
 
 
-@compiled_part
+@inlined_part
 def schedule(sequences: Records, memory: Counts, gaps: Records, state: Records, limits: Records, step: Records) -> None:
     """Choose the step's chunks, by the rule of the scheduler.
 
@@ -45,7 +45,7 @@ def schedule(sequences: Records, memory: Counts, gaps: Records, state: Records, 
         state.unrecorded_preemptions = 0
 
 
-@compiled_part
+@inlined_part
 def _could_admit(state: Records, limits: Records, budget: int) -> bool:
     """Return whether anybody waits for whom there may be budget, a seat and blocks.
 
@@ -62,7 +62,7 @@ def emitting_at(state: Records, limits: Records) -> int:
     return int(limits.emitting_at + (state.oldest + state.in_flight) % limits.steps_in_flight * limits.max_running)
 
 
-@compiled_part
+@inlined_part
 def _continue_running(sequences: Records, memory: Counts, gaps: Records, state: Records, limits: Records, step: Records) -> int:
     """Schedule running sequences, preempting the newest where blocks run out; return the budget that is left."""
     budget: int = advance_steady(sequences, memory, gaps, state, limits, step, limits.max_batched_tokens)

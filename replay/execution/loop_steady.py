@@ -11,13 +11,13 @@ is the lowest one on the stack that came later.
 
 from __future__ import annotations
 
-from replay.compiled import compiled_part
+from replay.compiled import compiled_part, inlined_part
 from replay.execution.loop_arrays import NEVER, RESERVE
 from replay.execution.loop_blocks import keep_full_blocks, take_blocks
 from replay.execution.step_costs import Counts, Records
 
 
-@compiled_part
+@inlined_part
 def advance_steady(sequences: Records, memory: Counts, gaps: Records, state: Records, limits: Records, step: Records, budget: int) -> int:
     """Let all steady sequences compute a token in the round that begins, and return the budget that is left.
 
@@ -66,7 +66,7 @@ def settle_all(sequences: Records, memory: Counts, gaps: Records, state: Records
     state.next_window_round = state.next_last_round = NEVER
 
 
-@compiled_part
+@inlined_part
 def end_round(sequences: Records, memory: Counts, gaps: Records, state: Records, limits: Records, end_s: float) -> None:
     """Note that the oldest round in flight has ended, and with it the gap since the one before it."""
     gap_s = end_s - state.round_end_s

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from replay.execution import engine
+from replay.execution import engine, loop_arrays
 from replay.execution.engine import replay
 from replay.execution.step_costs import step_seconds
 from replay.execution.twin import replay_twin
@@ -85,6 +85,24 @@ def test_draining_the_record_in_the_middle_changes_nothing(monkeypatch, asynchro
     for record_steps in (1, 7, whole.steps.num_rows):
         monkeypatch.setattr(engine, "RECORD_STEPS", record_steps)
         assert replay(trace, table) == whole
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_full_stack_of_gaps_is_written_down_and_begun_again(monkeypatch, asynchronous):
+    monkeypatch.setattr(loop_arrays, "GAPS_KEPT", 2)
+    trace, table = quiet_case(seed=4, async_scheduling=asynchronous)
+    compiled, plain = replay(trace, table), replay_twin(trace, table)
+    assert compiled.requests.equals(plain.requests)
+    assert compiled.steps.equals(plain.steps)
+
+
+def test_a_record_that_grows_beyond_its_first_room_keeps_every_step(monkeypatch):
+    trace, table = quiet_case(seed=5)
+    whole = replay(trace, table)
+    monkeypatch.setattr(engine, "RECORD_STEPS", 5)
+    monkeypatch.setattr(loop_arrays.StepColumns, "FIRST_STEPS", 5)
+    monkeypatch.setattr(loop_arrays.StepColumns, "GROWTH_RATIO", 2)
+    assert replay(trace, table) == whole
 
 
 def test_a_hundred_thousand_equal_arrivals_are_served():
