@@ -26,14 +26,22 @@ FINISHED, RECORD_FULL, STUCK = 0, 1, 2
 
 @compiled
 def run_steps(
-    sequences: Records, memory: Counts, gaps: Records, states: Records, all_limits: Records, costs: tuple[Any, ...], record: Records
+    sequences: Records,
+    memory: Counts,
+    gaps: Records,
+    token_gaps: Records,
+    states: Records,
+    all_limits: Records,
+    costs: tuple[Any, ...],
+    record: Records,
 ) -> int:
-    """Return FINISHED, or RECORD_FULL (drain the record and call again), or STUCK (nothing can run: a broken law).
+    """Return FINISHED, or RECORD_FULL (drain the records and call again), or STUCK (nothing can run: a broken law).
 
     The arguments are SEQUENCE, the fields of LoopArrays, those of CostArrays, and STEP. Arrays leave their tuple
     once, before the loop: every time costs an atomic reference count, and so does every array that is handed on.
     """
     sequences, memory, gaps, record = borrowed(sequences), borrowed(memory), borrowed(gaps), borrowed(record)
+    token_gaps = borrowed(token_gaps)
     token_rows, sequence_s, decode, context_knots, prefill, token_knots, keys_knots = costs
     token_rows, sequence_s, decode, prefill = borrowed(token_rows), borrowed(sequence_s), borrowed(decode), borrowed(prefill)
     context_knots, token_knots, keys_knots = borrowed(context_knots), borrowed(token_knots), borrowed(keys_knots)
@@ -43,7 +51,7 @@ def run_steps(
             if state.arrived == len(sequences):
                 return FINISHED
             state.clock_s = max(state.clock_s, sequences[state.arrived].arrival_s)
-        if state.steps == len(record):
+        if state.steps == len(record) or state.token_gaps + limits.max_running >= len(token_gaps):
             return RECORD_FULL
         state.arrived = _arrived(sequences, state)
         step = record[state.steps]
@@ -65,7 +73,7 @@ def run_steps(
                 return STUCK
             state.clock_s = wakes_s
             continue
-        _finish_oldest(sequences, memory, gaps, state, limits)
+        _finish_oldest(sequences, memory, gaps, token_gaps, state, limits)
 
 
 @inlined_part
@@ -84,7 +92,8 @@ def _start(state: Records, step: Records) -> None:
     step.start_s = max(state.clock_s, state.busy_until_s)
     step.end_s = state.busy_until_s = step.start_s + max(step.device_s, step.host_s)
     if state.in_flight == 0:
-        state.oldest_end_s, state.oldest_listed, state.oldest_is_round = step.end_s, state.newest_listed, state.newest_is_round
+        state.oldest_end_s, state.oldest_listed, state.oldest_implied = step.end_s, state.newest_listed, state.implied
+        state.oldest_is_round = state.newest_is_round
     state.in_flight += 1
     state.steps += 1
 
@@ -99,9 +108,10 @@ def _wakes_at(sequences: Records, memory: Counts, state: Records, limits: Record
 
 
 @inlined_part
-def _finish_oldest(sequences: Records, memory: Counts, gaps: Records, state: Records, limits: Records) -> None:
+def _finish_oldest(sequences: Records, memory: Counts, gaps: Records, token_gaps: Records, state: Records, limits: Records) -> None:
     """End the oldest step in flight: emit its tokens, release what is finished, close up on the seats."""
     end_s, finished = state.oldest_end_s, 0
+    common_s, common = end_s - state.round_end_s, state.oldest_implied
     emitting = limits.emitting_at + state.oldest * limits.max_running
     for place in range(emitting, emitting + state.oldest_listed):
         sequence = sequences[memory[place]]
@@ -110,22 +120,37 @@ def _finish_oldest(sequences: Records, memory: Counts, gaps: Records, state: Rec
         if emitted == 1:
             sequence.first_token_s = end_s
         else:
-            sequence.worst_itl_s = max(sequence.worst_itl_s, end_s - sequence.last_token_s)
+            gap_s = end_s - sequence.last_token_s
+            sequence.worst_itl_s = max(sequence.worst_itl_s, gap_s)
+            if gap_s == common_s:
+                common += 1
+            else:
+                _note_gap(token_gaps, state, gap_s, 1)
         sequence.last_token_s = end_s
         if sequence.prompt_tokens + emitted == sequence.total_tokens:
             finished += 1
             release_blocks(sequence, state, limits, memory)
             if sequence.computed_tokens == 0:  # it was preempted while its last token was in flight
                 _leave_preempted(memory, state, limits, memory[place])
+    if common > 0:
+        _note_gap(token_gaps, state, common_s, common)
     state.clock_s = end_s
     state.oldest = (state.oldest + 1) % limits.steps_in_flight
     state.in_flight -= 1
     was_round, state.oldest_is_round = state.oldest_is_round, state.newest_is_round
-    state.oldest_end_s, state.oldest_listed = state.busy_until_s, state.newest_listed
+    state.oldest_end_s, state.oldest_listed, state.oldest_implied = state.busy_until_s, state.newest_listed, state.implied
     if finished > 0:
         _close_gaps(sequences, memory, state, limits)
     if was_round:
         end_round(sequences, memory, gaps, state, limits, end_s)
+
+
+@inlined_part
+def _note_gap(token_gaps: Records, state: Records, gap_s: float, tokens: int) -> None:
+    """Record a gap between consecutive tokens and how many had it."""
+    row = token_gaps[state.token_gaps]
+    row.gap_s, row.tokens = gap_s, tokens
+    state.token_gaps += 1
 
 
 @compiled_part

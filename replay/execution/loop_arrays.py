@@ -59,6 +59,7 @@ STATE = np.dtype(
         ("oldest", np.int64),  # which list of `emitting` is that of the one that ends first
         ("oldest_listed", np.int64),  # length of that list
         ("newest_listed", np.int64),  # length of the list of the step composed last
+        ("oldest_implied", np.int64),  # steady sequences that get a token out of it
         ("oldest_is_round", np.int64),
         ("newest_is_round", np.int64),
         ("used_once", np.int64),  # blocks that have ever been taken: the first ones (with the prefix cache)
@@ -75,6 +76,7 @@ STATE = np.dtype(
         ("ended_rounds", np.int64),
         ("round_end_s", np.float64),  # end of the last one of those
         ("gaps", np.int64),  # depth of the stack of gaps
+        ("token_gaps", np.int64),  # gaps between tokens in the current record of them
         ("unrecorded_preemptions", np.int64),  # by a schedule that let nothing run
         (f"sources_{sources_digest(*SOURCES)}", np.int64),  # makes the type, by which compiled code is found, change with the code
     ]
@@ -83,6 +85,10 @@ STATE = np.dtype(
 GAP = np.dtype([("round", np.int64), ("gap_s", np.float64)])
 """A round and the time since the end of the round before it."""
 GAPS_KEPT = 1024
+TOKEN_GAP = np.dtype([("gap_s", np.float64), ("tokens", np.int64)])
+"""A row of TOKEN_GAPS_SCHEMA."""
+TOKEN_GAPS_RECORDED = 4096
+"""Rows recorded between two drains, beside what one step may add."""
 NEVER = 1 << 62
 
 STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA])
@@ -127,6 +133,8 @@ class LoopArrays(NamedTuple):
     """
     gaps: Records
     """Stack of GAP [GAPS_KEPT], see `replay.execution.loop_steady`."""
+    token_gaps: Records
+    """TOKEN_GAP, as many as `token_gaps` of the state says."""
     state: Records
     """STATE [1]"""
     limits: Records
@@ -173,7 +181,20 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
     state = np.zeros(1, dtype=STATE)
     state["free_blocks"], state["free_slots"] = pool.blocks_count, len(cache.parts.get("slots_at", ()))
     state["blocked_budget"], state["next_window_round"], state["next_last_round"] = -1, NEVER, NEVER
-    return LoopArrays(memory=np.concatenate(list(parts.values())), gaps=np.zeros(GAPS_KEPT, dtype=GAP), state=state, limits=limits)
+    return LoopArrays(
+        memory=np.concatenate(list(parts.values())),
+        gaps=np.zeros(GAPS_KEPT, dtype=GAP),
+        token_gaps=np.zeros(TOKEN_GAPS_RECORDED + bounds.max_running, dtype=TOKEN_GAP),
+        state=state,
+        limits=limits,
+    )
+
+
+def drain_gaps(arrays: LoopArrays) -> Records:
+    """Return the recorded gaps between tokens, and empty the record."""
+    recorded = arrays.token_gaps[: int(arrays.state["token_gaps"][0])].copy()
+    arrays.state["token_gaps"] = 0
+    return recorded
 
 
 class StepColumns:

@@ -102,6 +102,7 @@ def _settle(sequences: Records, index: int, memory: Counts, gaps: Records, state
         sequence.last_token_s = state.round_end_s
         sequence.worst_itl_s = max(sequence.worst_itl_s, _longest_gap(gaps, state.gaps, booked))
     if state.rounds > max(state.ended_rounds, booked):
+        state.oldest_implied -= 1
         memory[limits.emitting_at + state.oldest * limits.max_running + state.oldest_listed] = index
         state.oldest_listed += 1
     sequence.round = -1

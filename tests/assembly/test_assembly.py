@@ -132,6 +132,15 @@ def test_the_summary_is_worked_out_over_busy_time_and_over_the_span():
     assert figures["percentiles"]["tpot_s"] == {"p50": 1.0, "p95": 1.0, "p99": 1.0}
 
 
+def test_percentiles_of_gaps_are_over_tokens_and_not_over_requests():
+    # Blocks of four tokens: the first request's gaps are three of one second, the second's three of one and one of three.
+    trace = make_trace([0.0, 0.0], [7, 5], [4, 5])
+    table = constant_table(1.0, limits=make_limits(max_running=2, max_batched_tokens=16), pool=make_pool(blocks_count=4, block_tokens=4))
+    run = assembled(trace, table)
+    assert sorted((row["gap_s"], row["tokens"]) for row in run.token_gaps.to_pylist()) == [(1, 1), (1, 1), (1, 1), (1, 1), (1, 2), (3, 1)]
+    assert summary(run)["percentiles"]["token_gap_s"] == {"p50": 1.0, "p95": 3.0, "p99": 3.0}
+
+
 def test_a_run_in_which_nothing_fits_has_empty_tables_and_no_percentiles():
     run = assembled(make_trace([0.0, 30.0], [3, 3], [1, 1]), constant_table(1.0, pool=make_pool(blocks_count=0)))
     assert run.rejected == (("kv_capacity", 2),)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -14,6 +15,14 @@ from replay.execution.step_costs import step_seconds
 from replay.execution.twin import replay_twin
 from tests.execution.replay_cases import columns, replay_cases
 from tests.step_tables import captured_table, constant_table, make_limits, make_pool, make_trace, random_table
+
+
+def distribution(result):
+    """Output tokens by the gap before them."""
+    counts = Counter()
+    for row in result.token_gaps.to_pylist():
+        counts[row["gap_s"]] += row["tokens"]
+    return counts
 
 
 def crowded_case(seed=0, **rules):
@@ -44,6 +53,7 @@ def test_loop_and_twin_give_equal_tables_bit_by_bit(case):
     compiled, plain = replay(trace, table), replay_twin(trace, table)
     assert compiled.requests.equals(plain.requests)
     assert compiled.steps.equals(plain.steps)
+    assert distribution(compiled) == distribution(plain)
 
 
 def test_the_crowded_example_preempts_and_rejects():
@@ -63,6 +73,7 @@ def test_loop_and_twin_agree_under_kernel_factors(case, factors):
     compiled, plain = replay(trace, table, kernel_factors=named), replay_twin(trace, table, kernel_factors=named)
     assert compiled.requests.equals(plain.requests)
     assert compiled.steps.equals(plain.steps)
+    assert distribution(compiled) == distribution(plain)
 
 
 @settings(max_examples=80, deadline=None)
@@ -94,6 +105,7 @@ def test_a_full_stack_of_gaps_is_written_down_and_begun_again(monkeypatch, async
     compiled, plain = replay(trace, table), replay_twin(trace, table)
     assert compiled.requests.equals(plain.requests)
     assert compiled.steps.equals(plain.steps)
+    assert distribution(compiled) == distribution(plain)
 
 
 def test_a_record_that_grows_beyond_its_first_room_keeps_every_step(monkeypatch):
