@@ -178,6 +178,18 @@ def test_tokens_are_conserved(case):
 
 
 @LAW
+@given(replay_cases())
+def test_gaps_between_tokens_are_all_there_and_the_longest_is_some_requests_worst(case):
+    result = replay(*case)
+    gaps, served = columns(result.token_gaps), completed(result.requests)
+    assert gaps["tokens"].sum() == (served["output_tokens"] - 1).sum()
+    assert (gaps["tokens"] >= 1).all()
+    assert gaps["gap_s"].max(initial=0.0) == np.nan_to_num(served["worst_itl_s"]).max(initial=0.0)
+    first_to_last_s = (served["finish_s"] - served["first_token_s"]).sum()
+    np.testing.assert_allclose((gaps["gap_s"] * gaps["tokens"]).sum(), first_to_last_s, rtol=1e-9, atol=1e-12)
+
+
+@LAW
 @given(replay_cases(), st.integers(1, 40))
 def test_all_blocks_are_returned(case, prompt_tokens):
     trace, table = case
