@@ -50,7 +50,7 @@ MOST_TOKENS = 4096
 W1_REQUESTS = 4_000
 PEERS_S = {
     "W1": {
-        "Dynamo 1.6.1 offline replay, polynomial": 0.32,
+        "Dynamo 1.6.1, polynomial": 0.32,
         "Dynamo 1.2.1, A100 tables": 14.0,
         "BLIS (process)": 8.3,
         "Vidur, Sarathi": 9.2,

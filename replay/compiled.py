@@ -25,24 +25,25 @@ def compiled(function: _Function) -> _Function:
         return cast(_Function, numba.njit(nogil=True, error_model="numpy")(function))
 
 
-def compiled_part(function: _Function) -> _Function:
-    """Compile as part of the functions that call it: nothing is kept for it alone, and only compiled code can call it."""
-    return cast(_Function, numba.njit(nogil=True, error_model="numpy", **_NO_WRAPPERS)(function))
-
-
 def inlined_part(function: _Function) -> _Function:
     """Compile as `compiled_part` does, always in place: for what is called from one place in every step."""
     return cast(_Function, numba.njit(nogil=True, error_model="numpy", forceinline=True, **_NO_WRAPPERS)(function))
 
 
-def _borrow(_context: Any, array: Any) -> Any:
+def compiled_part(function: _Function) -> _Function:
+    """Compile as part of the functions that call it: nothing is kept for it alone, and only compiled code can call it."""
+    return cast(_Function, numba.njit(nogil=True, error_model="numpy", **_NO_WRAPPERS)(function))
+
+
+def _borrowed(_context: Any, array: Any) -> Any:
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         fields = context.make_array(signature.args[0])(context, builder, arguments[0])
-        fields.meminfo, fields.parent = fields.meminfo.type(None), fields.parent.type(None)
+        fields.meminfo = fields.meminfo.type(None)
+        fields.parent = fields.parent.type(None)
         return fields._getvalue()
 
     return array(array), build
 
 
-borrowed = cast(Callable[[Any], Any], intrinsic(_borrow))
-"""Compiled code only: the same array without an owner, so that handing it on costs no atomic reference count; the caller keeps it alive."""
+borrowed = cast(Callable[[Any], Any], intrinsic(_borrowed))
+"""Return the same array without an owner, so that handing it on costs no atomic reference count; the caller must keep it alive."""
