@@ -49,6 +49,7 @@ def quiet_case(seed=0, **rules):
 @example(crowded_case(async_scheduling=True))
 @example(quiet_case(async_scheduling=True))
 def test_loop_and_twin_give_equal_tables_bit_by_bit(case):
+    """Invariant 9."""
     trace, table = case
     compiled, plain = replay(trace, table), replay_twin(trace, table)
     assert compiled.requests.equals(plain.requests)
