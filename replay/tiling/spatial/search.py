@@ -3,10 +3,10 @@
 A legal tile is a multiple of the array's edges (`granules`), or the whole dimension, and fits the buffers. No term of the time falls
 when a dimension is cut into more tiles, or when the same number of tiles is cut less evenly. So it is enough to try the smallest tile
 for each number of row and column tiles (about 2 sqrt(n) of n multiples), under each nest with the deepest one that fits beside it: none of
-the legal tiles that are left out is faster. Where the depth streams, a last tile shallower than the array costs as much as one that fills
-it, so the deepest tile with a filled last one is tried as well. The simplest nest and tiles that leave the rows or the columns whole are tried first: where
-one of them is as good as a single tile of everything, no other can be better. Among equally fast ones the choice moves the fewest bytes
-of device memory.
+the legal tiles that are left out is faster. Where the depth streams, a last tile shallower than the array costs as much as a full fold,
+so the deepest tile that leaves no such rest is tried as well. The simplest nest and tiles that leave the rows or the columns whole are
+tried first: where one of them is as good as a single tile of everything, no other can be better. Among equally fast ones the choice
+moves the fewest bytes of device memory.
 """
 
 from __future__ import annotations
