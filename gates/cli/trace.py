@@ -76,6 +76,42 @@ def slice_(file: Path, out: Path, start: float, end: float | None, max_requests:
     _write(_named(trace, name, file, out), out, form)
 
 
+@command.command("scale")
+@_FILE
+@_OUT
+@click.option("--rate-ratio", required=True, type=click.FloatRange(min=0, min_open=True), help="How many times as fast requests arrive.")
+@_NAME
+@_FORM
+def scale(file: Path, out: Path, rate_ratio: float, name: str | None, form: str) -> None:
+    """Let the requests of a trace arrive faster or slower; lengths stay."""
+    from replay.ingress.normalize import scaled_trace
+    from replay.ingress.reader import read_trace
+
+    _write(_named(scaled_trace(read_trace(file), rate_ratio=rate_ratio), name, file, out), out, form)
+
+
+@command.command("load")
+@_FILE
+@_OUT
+@click.option("--concurrency", type=click.IntRange(min=1), help="Requests under way at most; the others wait at their clients.")
+@click.option("--sessions", is_flag=True, help="Send a session's next request only when the one before it has ended.")
+@click.option("--think-s", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Time from an answer to the next request.")
+@_NAME
+@_FORM
+def load(file: Path, out: Path, concurrency: int | None, sessions: bool, think_s: float, name: str | None, form: str) -> None:
+    """Say how clients send the requests, where not each at its own arrival.
+
+    With arrivals, a concurrency is a cap in front of them: latencies still count from the scheduled arrival. Without, it makes a
+    closed loop: each client sends its next request when the last one has ended.
+    """
+    from replay.ingress.normalize import with_load
+    from replay.ingress.reader import read_trace
+    from replay.provenance import Load
+
+    stated = Load(concurrency=concurrency, sessions=sessions, think_s=think_s)
+    _write(_named(with_load(read_trace(file), stated), name, file, out), out, form)
+
+
 @command.command("synth")
 @click.argument("recipe", type=click.Path(path_type=Path))
 @_OUT

@@ -15,6 +15,8 @@ METRICS_SCHEMA = pa.schema(
         pa.field("prompt_tokens", pa.int64(), nullable=False),
         pa.field("output_tokens", pa.int64(), nullable=False),
         pa.field("status", pa.string(), nullable=False),
+        pa.field("replica", pa.int64()),
+        pa.field("sent_s", pa.float64()),
         pa.field("queue_s", pa.float64()),
         pa.field("ttft_s", pa.float64()),
         pa.field("tpot_s", pa.float64()),  # null with one output token

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from replay.compiled import borrowed, compiled, compiled_part, inlined_part
+from replay.execution.loop_arrays import COMPOSING, ENDING, WAITING
 from replay.execution.loop_blocks import release_blocks
 from replay.execution.loop_prices import decode_seconds, prefill_seconds
 from replay.execution.loop_queue import batch_starts_at
@@ -20,7 +23,7 @@ from replay.execution.loop_schedule import schedule
 from replay.execution.loop_steady import end_round
 from replay.execution.step_costs import Counts, Records
 
-FINISHED, RECORD_FULL, STUCK = 0, 1, 2
+FINISHED, RECORD_FULL, STUCK, PAUSED = 0, 1, 2, 3
 """Results of `run_steps`."""
 
 
@@ -34,8 +37,10 @@ def run_steps(
     all_limits: Records,
     costs: tuple[Any, ...],
     record: Records,
+    until_s: float,
 ) -> int:
-    """Return FINISHED, or RECORD_FULL (drain the records and call again), or STUCK (nothing can run: a broken law).
+    """Return FINISHED (of all requests given), or RECORD_FULL (drain the records and call again), or STUCK (nothing can run: a broken
+    law), or PAUSED: what comes next, at `next_s` of the state, comes no sooner than `until_s` or, with `stops_at_finish`, after a finish.
 
     The arguments are SEQUENCE, the fields of LoopArrays, those of CostArrays, and STEP. Arrays leave their tuple
     once, before the loop: every time costs an atomic reference count, and so does every array that is handed on.
@@ -47,10 +52,24 @@ def run_steps(
     context_knots, token_knots, keys_knots = borrowed(context_knots), borrowed(token_knots), borrowed(keys_knots)
     state, limits = states[0], all_limits[0]
     while True:
+        if state.phase == ENDING:
+            if state.next_s >= until_s:
+                return PAUSED
+            _finish_oldest(sequences, memory, gaps, token_gaps, state, limits)
+            state.phase = COMPOSING
+            if state.finished > 0 and limits.stops_at_finish:
+                state.next_s = state.clock_s
+                return PAUSED
+        if state.phase == WAITING:
+            state.clock_s, state.phase = state.next_s, COMPOSING
         if state.in_flight == 0 and state.running == 0 and state.preempted == 0 and state.admitted == state.arrived:
-            if state.arrived == len(sequences):
+            if state.arrived == state.given:
+                state.next_s = np.inf
                 return FINISHED
             state.clock_s = max(state.clock_s, sequences[state.arrived].arrival_s)
+        state.next_s = state.clock_s
+        if state.clock_s >= until_s:
+            return PAUSED
         if state.steps == len(record) or state.token_gaps + limits.max_running >= len(token_gaps):
             return RECORD_FULL
         state.arrived = _arrived(sequences, state)
@@ -71,16 +90,18 @@ def run_steps(
             wakes_s = _wakes_at(sequences, memory, state, limits)
             if wakes_s <= state.clock_s:
                 return STUCK
-            state.clock_s = wakes_s
+            state.phase, state.next_s = WAITING, wakes_s
+            if wakes_s >= until_s:
+                return PAUSED
             continue
-        _finish_oldest(sequences, memory, gaps, token_gaps, state, limits)
+        state.phase, state.next_s = ENDING, state.oldest_end_s
 
 
 @inlined_part
 def _arrived(sequences: Records, state: Records) -> int:
     """Return how many requests have arrived by the clock."""
     arrived: int = state.arrived
-    while arrived < len(sequences) and sequences[arrived].arrival_s <= state.clock_s:
+    while arrived < state.given and sequences[arrived].arrival_s <= state.clock_s:
         arrived += 1
     return arrived
 
@@ -102,7 +123,7 @@ def _start(state: Records, step: Records) -> None:
 def _wakes_at(sequences: Records, memory: Counts, state: Records, limits: Records) -> float:
     """Return when a server that lets requests wait for company looks at them again: at the next arrival, or when time is up."""
     starts_s: float = batch_starts_at(sequences, memory, state, limits)
-    if state.arrived == len(sequences):
+    if state.arrived == state.given:
         return starts_s
     return float(min(starts_s, sequences[state.arrived].arrival_s))
 
@@ -128,13 +149,15 @@ def _finish_oldest(sequences: Records, memory: Counts, gaps: Records, token_gaps
                 _note_gap(token_gaps, state, gap_s, 1)
         sequence.last_token_s = end_s
         if sequence.prompt_tokens + emitted == sequence.total_tokens:
+            memory[limits.finished_at + finished] = memory[place]
             finished += 1
             release_blocks(sequence, state, limits, memory)
             if sequence.computed_tokens == 0:  # it was preempted while its last token was in flight
                 _leave_preempted(memory, state, limits, memory[place])
     if common > 0:
         _note_gap(token_gaps, state, common_s, common)
-    state.clock_s = end_s
+    state.clock_s, state.finished = end_s, finished
+    state.outstanding -= finished
     state.oldest = (state.oldest + 1) % limits.steps_in_flight
     state.in_flight -= 1
     was_round, state.oldest_is_round = state.oldest_is_round, state.newest_is_round

@@ -17,6 +17,7 @@ from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAM
 
 SEQUENCE = np.dtype(
     [
+        ("row", np.int64),  # of its request in the trace
         ("arrival_s", np.float64),
         ("prompt_tokens", np.int64),
         ("total_tokens", np.int64),  # prompt plus output
@@ -39,7 +40,10 @@ SEQUENCE = np.dtype(
 )
 """One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
 
-SOURCES = ("loop.py", "loop_schedule.py", "loop_steady.py", "loop_queue.py", "loop_blocks.py", "loop_prices.py", "loop_arrays.py")
+SOURCES = (
+    "loop.py", "loop_fleet.py", "fleet_arrays.py", "loop_schedule.py", "loop_steady.py", "loop_queue.py", "loop_blocks.py",
+    "loop_prices.py", "loop_arrays.py",
+)  # fmt: skip
 """Files whose functions and constants become the compiled loop."""
 
 
@@ -48,6 +52,11 @@ STATE = np.dtype(
         ("clock_s", np.float64),  # when the next step is scheduled
         ("busy_until_s", np.float64),  # end of the last step in flight
         ("oldest_end_s", np.float64),  # end of the first one
+        ("next_s", np.float64),  # when it goes on
+        ("phase", np.int64),  # how: COMPOSING, ENDING or WAITING
+        ("given", np.int64),  # requests that the loop knows: the first records
+        ("finished", np.int64),  # requests that the last step to end has finished
+        ("outstanding", np.int64),  # requests that were sent here and are not finished (where there are several replicas)
         ("arrived", np.int64),  # requests that have arrived: the first ones, for they are in arrival order
         ("admitted", np.int64),  # requests that have left the queue once
         ("heaped", np.int64),  # requests that have come into the heap of the shortest prompts
@@ -94,6 +103,8 @@ NEVER = 1 << 62
 STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA])
 
 
+PHASES = COMPOSING, ENDING, WAITING = range(3)
+"""What the loop does next: compose a step, end the oldest one in flight, or compose one when a batch has waited long enough."""
 SCHEDULERS = CHUNKED, PREFILL_FIRST, STATIC = range(3)
 QUEUES = FCFS, SJF, LONGEST_PREFIX, HRRN = range(4)
 KV_POLICIES = ON_DEMAND, WHOLE_PROMPT, RESERVE = range(3)
@@ -110,8 +121,8 @@ LIMITS = np.dtype(
             for name in (
                 "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "scheduler", "queue",
                 "block_tokens", "pool_blocks", "watermark_blocks", "kv_policy",
-                "prefix_cache", "trace_block_tokens", "ring", "found_mask", "found_shift", "table_blocks",
-                "seats_at", "preempted_at", "waiting_at", "emitting_at", "fresh_at",
+                "stops_at_finish", "prefix_cache", "trace_block_tokens", "ring", "found_mask", "found_shift", "table_blocks",
+                "seats_at", "preempted_at", "waiting_at", "emitting_at", "finished_at", "fresh_at",
                 "blocks_at", "found_at", "tables_at", "slots_at", "starts_at", "nodes_at",
             )
         ),
@@ -128,8 +139,8 @@ class LoopArrays(NamedTuple):
     there is one (`replay.execution.cache_arrays`), and by the name of the limit that says where they start: `seats_at`, running
     sequences in order of admission; `preempted_at`, stack whose top is the head of the queue; `waiting_at`, the others that wait
     (`replay.execution.loop_queue`); `emitting_at`, for each step in flight the sequences that get a token when it ends
-    [steps in flight, max running]; `fresh_at`, blocks that steady sequences need in each
-    round, which repeat [block tokens].
+    [steps in flight, max running]; `finished_at`, the sequences that the last step to end has finished;
+    `fresh_at`, blocks that steady sequences need in each round, which repeat [block tokens].
     """
     gaps: Records
     """Stack of GAP [GAPS_KEPT], see `replay.execution.loop_steady`."""
@@ -141,9 +152,10 @@ class LoopArrays(NamedTuple):
     """LIMITS [1]"""
 
 
-def new_sequences(arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts) -> Records:
+def new_sequences(rows: Counts, arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts) -> Records:
     """Return sequences of which nothing has been computed; their times are 0 until the loop sets them."""
     sequences = np.zeros(len(arrival_s), dtype=SEQUENCE)
+    sequences["row"] = rows
     sequences["arrival_s"] = arrival_s
     sequences["prompt_tokens"] = sequences["known_tokens"] = prompt_tokens
     sequences["total_tokens"] = prompt_tokens + output_tokens
@@ -156,10 +168,11 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
     bounds, pool = table.limits, table.pool
     steps_in_flight = 2 if bounds.async_scheduling else 1
     parts = cache.parts | {
-        "seats_at": np.zeros(min(bounds.max_running, sequences_count), dtype=np.int64),
+        "seats_at": np.zeros(bounds.max_running, dtype=np.int64),
         "preempted_at": np.zeros(sequences_count, dtype=np.int64),
         "waiting_at": np.arange(sequences_count),
         "emitting_at": np.zeros(steps_in_flight * bounds.max_running, dtype=np.int64),
+        "finished_at": np.zeros(bounds.max_running, dtype=np.int64),
         "fresh_at": np.zeros(pool.block_tokens, dtype=np.int64),
     }
     starts = np.cumsum([0, *(len(part) for part in parts.values())])
@@ -179,6 +192,7 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
     }.items():
         limits[name] = value
     state = np.zeros(1, dtype=STATE)
+    state["given"] = sequences_count
     state["free_blocks"], state["free_slots"] = pool.blocks_count, len(cache.parts.get("slots_at", ()))
     state["blocked_budget"], state["next_window_round"], state["next_last_round"] = -1, NEVER, NEVER
     return LoopArrays(

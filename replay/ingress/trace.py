@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from replay.errors import TraceError
 from replay.names import NAME_RULE, is_safe_name
-from replay.provenance import TraceProvenance
+from replay.provenance import TraceProvenance, digest_document
 
 TRACE_SCHEMA = pa.schema(
     [
@@ -39,7 +39,7 @@ class Trace:
     requests: pa.Table
     provenance: TraceProvenance
     digest: str
-    """Digest of the rows (not of the name or the provenance)."""
+    """Digest of the rows and of how they are sent (not of the name or the rest of the provenance)."""
 
     @property
     def has_arrivals(self) -> bool:
@@ -61,7 +61,10 @@ def build_trace(*, name: str, requests: pa.Table, provenance: TraceProvenance) -
     check_trace_name(name, "the trace's name")
     columns = {field.name: _column(requests, field) for field in TRACE_SCHEMA}
     table = pa.table(columns, schema=TRACE_SCHEMA)
-    return Trace(name=name, requests=table, provenance=provenance, digest=digest_rows(table))
+    digest = digest_rows(table)
+    if provenance.load is not None:
+        digest = digest_document([digest, provenance.load])
+    return Trace(name=name, requests=table, provenance=provenance, digest=digest)
 
 
 def renamed(trace: Trace, name: str) -> Trace:

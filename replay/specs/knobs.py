@@ -174,6 +174,10 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="how long a static batch waits to fill, from the arrival of its oldest request"),
         _knob("batching.queue", "execution", "fcfs|sjf|longest_prefix|hrrn", "fcfs", "restart", reported_as="schedule_policy, scheduling_policy",
               meaning="who is admitted next: first come, shortest prompt, longest cached prefix, or highest response ratio"),
+        _knob("fleet.replicas", "execution", "int:1..1024", 1, "restart", reported_as="data_parallel_size, replicas",
+              meaning="copies of the server, each with its own accelerators and cache, that share the requests"),
+        _knob("fleet.routing", "execution", "round_robin|least_loaded|power_of_two|prefix_aware", "round_robin", "hot", reported_as="router policy",
+              meaning="which replica gets a request: each in turn; that with the fewest under way; the better of two drawn ones; or that with most of its prompt cached"),
         _knob("batching.async_scheduling", "execution", "bool", False, "restart", reported_as="async_scheduling, overlap schedule",
               meaning="compose each step while the one before it runs, so that the device never waits for the scheduler and arrivals wait a step longer"),
     )

@@ -84,6 +84,8 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
         prefix_cache=mapping.value("kv.prefix_cache") is True,
         kv_policy=str(mapping.value("kv.policy")),
         kv_watermark_ratio=mapping.number("kv.watermark_ratio"),
+        replicas_count=mapping.count("fleet.replicas"),
+        routing=str(mapping.value("fleet.routing")),
     )
 
 

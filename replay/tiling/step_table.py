@@ -78,6 +78,7 @@ class KvPool:
 
 SCHEDULER_NAMES = ("chunked", "prefill_first", "static")
 QUEUE_NAMES = ("fcfs", "sjf", "longest_prefix", "hrrn")
+ROUTING_NAMES = ("round_robin", "least_loaded", "power_of_two", "prefix_aware")
 KV_POLICY_NAMES = ("on_demand", "whole_prompt", "reserve")
 
 
@@ -103,6 +104,9 @@ class StepLimits:
     kv_policy: str = "on_demand"
     """One of KV_POLICY_NAMES: which blocks must be free, and which are taken, at admission."""
     kv_watermark_ratio: float = 0.0
+    replicas_count: int = 1
+    routing: str = "round_robin"
+    """One of ROUTING_NAMES; what they do stands in `replay.execution.fleet`."""
     """Share of the pool that admission leaves free."""
 
     @property
