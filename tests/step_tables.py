@@ -29,7 +29,7 @@ def make_trace(
     count = len(arrival_s)
     columns = {
         "request_id": [f"r{index}" for index in range(count)],
-        "arrival_s": pa.array(np.asarray(arrival_s, dtype=np.float64)),
+        "arrival_s": pa.array(np.asarray(arrival_s, dtype=np.float64), from_pandas=True),  # NaN stands for none
         "prompt_tokens": pa.array(np.asarray(prompt_tokens, dtype=np.int64)),
         "output_tokens": pa.array(np.asarray(output_tokens, dtype=np.int64)),
     }

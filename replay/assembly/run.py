@@ -75,6 +75,8 @@ class Run:
     reference_flops_per_s: float
     rejected: tuple[tuple[str, int], ...]
     """(reason, requests) for those that can never fit."""
+    replicas_count: int = 1
+    """Over which the requests were spread; each has the reference peak."""
     token_gaps: pa.Table = field(default_factory=TOKEN_GAPS_SCHEMA.empty_table)
     """TOKEN_GAPS_SCHEMA: the distribution of the times between tokens."""
 
