@@ -38,7 +38,7 @@ def make_trace(
     provenance = TraceProvenance(
         kind="synthetic",
         origin="test",
-        source_digest="sha256:0",
+        source_digest="sha256:" + "0" * 64,
         rows_read=count,
         rows_kept=count,
         prefix_block_tokens=prefix_block_tokens,
@@ -205,5 +205,5 @@ def length_only_trace() -> Trace:
             "model": pa.nulls(2, pa.string()),
         }
     )  # fmt: skip
-    provenance = TraceProvenance(kind="recorded", origin="test", source_digest="sha256:0", rows_read=2, rows_kept=2)
+    provenance = TraceProvenance(kind="recorded", origin="test", source_digest="sha256:" + "0" * 64, rows_read=2, rows_kept=2)
     return build_trace(name="lengths", requests=table, provenance=provenance)
