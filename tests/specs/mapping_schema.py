@@ -23,6 +23,7 @@ SECTIONS = {
     "all_reduce": "Collective that joins tensor-parallel ranks.",
     "graph": "Captured graphs.",
     "batching": "Continuous batching and admission.",
+    "fleet": "Replicas of the server and who gets a request.",
 }
 
 
