@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from replay.errors import InvariantError
 from replay.execution.admission import FITS, rejections
-from replay.execution.cache_arrays import new_cache
-from replay.execution.cost_arrays import flatten
+from replay.execution.cache_arrays import PrefixCache, new_cache
+from replay.execution.cost_arrays import CostArrays, flatten
 from replay.execution.engine import RECORD_STEPS, check_arrivals, requests_table
 from replay.execution.fleet_arrays import ENTRY, FLEET, FleetArrays, make_room, new_pending
 from replay.execution.loop_arrays import SEQUENCE, STEP, LoopArrays, StepColumns, drain_gaps, new_arrays
@@ -52,14 +52,15 @@ def replay_fleet(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str,
     arrays = fleet_arrays(trace, fits, load, ROUTING_NAMES.index(table.limits.routing))
     rows = np.flatnonzero(fits)
     total_tokens = arrays.pending["total_tokens"][rows]
-    replicas = Replicas(table, kernel_factors, trace, total_tokens, stops_at_finish=bool(arrays.fleet["waits"][0]))
+    costs, cache = flatten(table, kernel_factors), new_cache(trace, total_tokens, table)
+    replicas = Replicas(table, costs, cache, len(rows), stops_at_finish=bool(arrays.fleet["waits"][0]))
     served = np.zeros(requests.num_rows, dtype=SEQUENCE)
     if len(rows):
         replicas.run(arrays)
-    for finished in replicas.finished:
+    for finished in replicas.take_finished():
         served[finished["row"]] = finished
     table_of_requests = requests_table(requests, fits, served, replica=arrays.pending["replica"], arrival_s=arrays.pending["due_s"])
-    return Replay(requests=table_of_requests, steps=replicas.steps(), token_gaps=replicas.token_gaps())
+    return Replay(requests=table_of_requests, steps=replicas.take_steps(), token_gaps=replicas.take_token_gaps())
 
 
 def fleet_arrays(trace: Trace, fits: np.ndarray, load: Load, routing: int) -> FleetArrays:
@@ -73,18 +74,24 @@ def fleet_arrays(trace: Trace, fits: np.ndarray, load: Load, routing: int) -> Fl
     follows = np.zeros(requests.num_rows, dtype=bool)
     if load.sessions:
         _chain(pending, follows, rows, requests["session_id"])
-    fleet = np.zeros(1, dtype=FLEET)
-    clients = load.concurrency or 0
-    fleet["think_s"], fleet["routing"] = load.think_s, routing
-    fleet["clients"], fleet["limited"], fleet["closed"] = clients, clients > 0, not trace.has_arrivals
-    fleet["waits"] = clients > 0 or load.sessions
+    fleet = new_fleet(load, routing)
+    fleet["closed"] = not trace.has_arrivals
     return FleetArrays(
         pending=pending,
         roots=rows[~follows[rows]],
         ready=np.zeros(len(rows), dtype=ENTRY),
-        clients=np.zeros(clients, dtype=ENTRY),
+        clients=np.zeros(load.concurrency or 0, dtype=ENTRY),
         fleet=fleet,
     )
+
+
+def new_fleet(load: Load, routing: int) -> Records:
+    """Return FLEET [1] before anything was sent."""
+    fleet = np.zeros(1, dtype=FLEET)
+    clients = load.concurrency or 0
+    fleet["think_s"], fleet["routing"], fleet["clients"], fleet["limited"] = load.think_s, routing, clients, clients > 0
+    fleet["waits"] = clients > 0 or load.sessions
+    return fleet
 
 
 def _chain(pending: Records, follows: np.ndarray, rows: Counts, session_ids: pa.ChunkedArray) -> None:
@@ -101,19 +108,11 @@ def _chain(pending: Records, follows: np.ndarray, rows: Counts, session_ids: pa.
 class Replicas:
     """Equal replicas in the middle of a replay: the arrays of `run_steps`, one row for each replica."""
 
-    def __init__(
-        self,
-        table: StepTable,
-        kernel_factors: Mapping[str, float] | None,
-        trace: Trace,
-        total_tokens: Counts,
-        *,
-        stops_at_finish: bool,
-    ) -> None:
+    def __init__(self, table: StepTable, costs: CostArrays, cache: PrefixCache, requests_count: int, *, stops_at_finish: bool) -> None:
         count = table.limits.replicas_count
-        self._costs = tuple(flatten(table, kernel_factors))
-        held = min(SEQUENCES_HELD, max(1, len(total_tokens)))
-        one = new_arrays(held + 1, table, new_cache(trace, total_tokens, table))
+        self._costs = tuple(costs)
+        held = min(SEQUENCES_HELD, max(1, requests_count))
+        one = new_arrays(held + 1, table, cache)
         one.state["given"], one.state["next_s"], one.limits["stops_at_finish"] = 0, np.inf, stops_at_finish
         self._sizes = part_sizes(one)
         self._sequences = np.zeros((count, held + 1), dtype=SEQUENCE)
@@ -121,11 +120,15 @@ class Replicas:
         self._token_gaps, self._states, self._limits = np.tile(one.token_gaps, (count, 1)), np.tile(one.state, count), one.limits
         self._records = np.zeros((count, RECORD_STEPS), dtype=STEP)
         self._records["replica"] = np.arange(count)[:, None]
-        self._requests_count = len(total_tokens)
+        self._requests_count = requests_count
         self._steps = [StepColumns() for _ in range(count)]
         self._recorded_gaps: list[Records] = []
-        self.finished: list[Records] = []
-        """SEQUENCE of what has finished and left its place."""
+        self._finished: list[Records] = []
+
+    @classmethod
+    def without_cache(cls, table: StepTable) -> Replicas:
+        """Return replicas for any number of requests, which find nothing in a prefix cache."""
+        return cls(table, flatten(table), PrefixCache(parts={}, limits={}), SEQUENCES_HELD, stops_at_finish=False)
 
     def run(self, arrays: FleetArrays) -> None:
         """Serve all requests, or all that are known so far.
@@ -144,6 +147,8 @@ class Replicas:
                 self._drain(replica)
             elif outcome == loop_fleet.NEEDS_ROOM:
                 self._make_room(replica)
+                if self._states["given"][replica] > self._sequences.shape[1] // 2:
+                    self._double()
             elif outcome == loop.STUCK:
                 clock_s = self._states["clock_s"][replica]
                 raise InvariantError(
@@ -155,16 +160,23 @@ class Replicas:
             self._drain(replica)
             self._make_room(replica)
 
-    def steps(self) -> pa.Table:
-        """Return STEPS_SCHEMA of all replicas."""
+    def take_finished(self) -> list[Records]:
+        """Return SEQUENCE of what has finished since this was asked last."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def take_steps(self) -> pa.Table:
+        """Return STEPS_SCHEMA of all replicas since this was asked last."""
         parts = [steps.columns() for steps in self._steps]
+        self._steps = [StepColumns() for _ in parts]
         columns = {name: np.concatenate([part[name] for part in parts]) for name in STEPS_SCHEMA.names}
         order = np.argsort(columns["start_s"], kind="stable")
         return pa.table({name: column[order] for name, column in columns.items()}, schema=STEPS_SCHEMA)
 
-    def token_gaps(self) -> pa.Table:
-        """Return TOKEN_GAPS_SCHEMA of all replicas."""
-        joined = np.concatenate(self._recorded_gaps) if self._recorded_gaps else self._token_gaps[0, :0]
+    def take_token_gaps(self) -> pa.Table:
+        """Return TOKEN_GAPS_SCHEMA of all replicas since this was asked last."""
+        joined = np.concatenate([self._token_gaps[0, :0], *self._recorded_gaps])
+        self._recorded_gaps = []
         return pa.table({name: np.ascontiguousarray(joined[name]) for name in TOKEN_GAPS_SCHEMA.names}, schema=TOKEN_GAPS_SCHEMA)
 
     def _of(self, replica: int) -> LoopArrays:
@@ -183,10 +195,7 @@ class Replicas:
 
     def _make_room(self, replica: int) -> None:
         finished = make_room(self._sequences[replica], self._of(replica), self._sizes)
-        self.finished.append(finished)
-        held = self._sequences.shape[1] - 1
-        if self._states["given"][replica] > held // 2:
-            self._double()
+        self._finished.append(finished)
 
     def _double(self) -> None:
         """Give every replica room for twice as many sequences."""

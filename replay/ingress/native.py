@@ -40,7 +40,7 @@ class NativeReader:
     def read(self, source: TraceSource) -> ParsedRows:
         """Return the rows; a column that is not in TRACE_SCHEMA is an error, since it may be a misspelt one."""
         _require_known(source.columns, source.where if source.encoding == "parquet" else source.at(max(source.body_line - 1, 1)))
-        stated = _stated_origin(source)
+        stated = stated_origin(source)
         if source.encoding == "parquet":
             table, place = _parquet_rows(source)
         elif source.encoding == "csv":
@@ -104,7 +104,8 @@ def _json_bytes(trace: Trace) -> bytes:
     return b"\n".join(lines) + b"\n"
 
 
-def _stated_origin(source: TraceSource) -> StatedOrigin | None:
+def stated_origin(source: TraceSource) -> StatedOrigin | None:
+    """Return what a native file says about itself, or None; raises TraceError where that cannot be."""
     if source.stated is None:
         return None
     place = f"{source.where}: {STATED_KEY}"

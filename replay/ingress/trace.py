@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 
 from replay.errors import TraceError
 from replay.names import NAME_RULE, is_safe_name
-from replay.provenance import TraceProvenance, digest_document
+from replay.provenance import Load, TraceProvenance, digest_document
 
 TRACE_SCHEMA = pa.schema(
     [
@@ -61,10 +62,7 @@ def build_trace(*, name: str, requests: pa.Table, provenance: TraceProvenance) -
     check_trace_name(name, "the trace's name")
     columns = {field.name: _column(requests, field) for field in TRACE_SCHEMA}
     table = pa.table(columns, schema=TRACE_SCHEMA)
-    digest = digest_rows(table)
-    if provenance.load is not None:
-        digest = digest_document([digest, provenance.load])
-    return Trace(name=name, requests=table, provenance=provenance, digest=digest)
+    return Trace(name=name, requests=table, provenance=provenance, digest=digest_trace(table.column, provenance.load))
 
 
 def renamed(trace: Trace, name: str) -> Trace:
@@ -84,18 +82,24 @@ def check_trace_name(name: str, where: str) -> None:
         raise TraceError(where, f"the trace name {shown}", NAME_RULE, "give it another one (--name)")
 
 
-def digest_rows(requests: pa.Table) -> str:
-    """Return the digest of rows in TRACE_SCHEMA, the same however the table is chunked, sliced or encoded on disk.
+def digest_trace(column: Callable[[str], pa.ChunkedArray], load: Load | None) -> str:
+    """Return the digest of a trace, of which `column` returns the columns one by one."""
+    digest = digest_rows(column)
+    return digest if load is None else digest_document([digest, load])
+
+
+def digest_rows(column: Callable[[str], pa.ChunkedArray]) -> str:
+    """Return the digest of rows in TRACE_SCHEMA, the same however the columns are chunked, sliced or encoded on disk.
 
     Each column in the schema's order: its name and length, a validity bit per row, then little-endian values (64 bit); text and lists
     are their lengths followed by the concatenated content.
     """
     hasher = hashlib.sha256(b"replay-gate trace rows, version 1\n")
     for field in TRACE_SCHEMA:
-        column = requests[field.name].combine_chunks()
-        hasher.update(f"{field.name} {len(column)}\n".encode())
-        hasher.update(np.packbits(pc.is_valid(column).to_numpy(zero_copy_only=False)).tobytes())
-        for part in _canonical_parts(column):
+        values = column(field.name).combine_chunks()
+        hasher.update(f"{field.name} {len(values)}\n".encode())
+        hasher.update(np.packbits(pc.is_valid(values).to_numpy(zero_copy_only=False)).tobytes())
+        for part in _canonical_parts(values):
             hasher.update(part)
     return "sha256:" + hasher.hexdigest()
 
