@@ -147,7 +147,7 @@ class Replicas:
                 self._drain(replica)
             elif outcome == loop_fleet.NEEDS_ROOM:
                 self._make_room(replica)
-                if self._states["given"][replica] > self._sequences.shape[1] // 2:
+                if self._states["given"][replica] > (self._sequences.shape[1] - 1) // 2:
                     self._double()
             elif outcome == loop.STUCK:
                 clock_s = self._states["clock_s"][replica]
