@@ -86,9 +86,10 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     requests = trace.requests
     fits = rejections(requests, table) == FITS
     arrival_s, prompt, output = (requests[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens"))
+    priority = requests["priority"].fill_null(0).to_numpy()
     order = np.argsort(arrival_s, kind="stable")
     order = order[fits[order]]
-    sequences = new_sequences(order, arrival_s[order], prompt[order], output[order])
+    sequences = new_sequences(order, arrival_s[order], prompt[order], output[order], priority[order])
     cache = new_cache(trace, sequences["total_tokens"], table)
     steps, token_gaps = _run(sequences, costs, new_arrays(len(sequences), table, cache))
     served = np.zeros(requests.num_rows, dtype=SEQUENCE)

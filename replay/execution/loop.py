@@ -18,7 +18,7 @@ from replay.compiled import borrowed, compiled, compiled_part, inlined_part
 from replay.execution.loop_arrays import COMPOSING, ENDING, WAITING
 from replay.execution.loop_blocks import release_blocks
 from replay.execution.loop_prices import decode_seconds, prefill_seconds
-from replay.execution.loop_queue import batch_starts_at
+from replay.execution.loop_queue import batch_starts_at, leave_preempted
 from replay.execution.loop_schedule import schedule
 from replay.execution.loop_steady import end_round
 from replay.execution.step_costs import Counts, Records
@@ -83,6 +83,8 @@ def run_steps(
                 step.device_s += decode_seconds(step, decode, context_knots)
             if step.prefill_tokens > 0:
                 step.device_s += prefill_seconds(step, prefill, token_knots, keys_knots)
+            if step.swapped_blocks > 0:
+                step.device_s += step.swapped_blocks * limits.block_swap_s
             _start(state, step)
             if state.in_flight < limits.steps_in_flight:
                 continue
@@ -153,7 +155,7 @@ def _finish_oldest(sequences: Records, memory: Counts, gaps: Records, token_gaps
             finished += 1
             release_blocks(sequence, state, limits, memory)
             if sequence.computed_tokens == 0:  # it was preempted while its last token was in flight
-                _leave_preempted(memory, state, limits, memory[place])
+                leave_preempted(sequences, memory, state, limits, memory[place])
     if common > 0:
         _note_gap(token_gaps, state, common_s, common)
     state.clock_s, state.finished = end_s, finished
@@ -174,17 +176,6 @@ def _note_gap(token_gaps: Records, state: Records, gap_s: float, tokens: int) ->
     row = token_gaps[state.token_gaps]
     row.gap_s, row.tokens = gap_s, tokens
     state.token_gaps += 1
-
-
-@compiled_part
-def _leave_preempted(memory: Counts, state: Records, limits: Records, index: int) -> None:
-    """Take a sequence out of the stack of preempted ones."""
-    state.preempted -= 1
-    place = limits.preempted_at + state.preempted
-    above = memory[place]
-    while above != index:
-        place -= 1
-        above, memory[place] = memory[place], above
 
 
 @compiled_part

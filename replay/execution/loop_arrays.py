@@ -13,7 +13,7 @@ from replay.execution.cache_arrays import PrefixCache
 from replay.execution.sources import sources_digest
 from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import STEPS_SCHEMA
-from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAMES, StepTable
+from replay.tiling.step_table import KV_POLICY_NAMES, PREEMPTION_NAMES, QUEUE_NAMES, SCHEDULER_NAMES, UNFIT_NAMES, StepTable
 
 SEQUENCE = np.dtype(
     [
@@ -21,12 +21,14 @@ SEQUENCE = np.dtype(
         ("arrival_s", np.float64),
         ("prompt_tokens", np.int64),
         ("total_tokens", np.int64),  # prompt plus output
+        ("priority", np.int64),  # the smaller, the sooner
         ("known_tokens", np.int64),  # prompt plus output so far, tokens in flight included: what can be computed
         ("computed_tokens", np.int64),  # tokens whose keys and values are in the cache, or will be when the steps in flight end
         ("emitted_tokens", np.int64),
         ("prefill_until", np.int64),  # known at the last admission: computing those is prefill, computing later ones is decoding
         ("reached_tokens", np.int64),  # most tokens ever computed: computing those again is recomputation
         ("prefix_hit_tokens", np.int64),  # never computed, for they were in the cache
+        ("swapped_tokens", np.int64),  # of a preempted one, those whose keys and values are in host memory
         ("blocks", np.int64),
         ("slot", np.int64),  # row of its blocks in `tables`
         ("preemptions", np.int64),
@@ -41,8 +43,8 @@ SEQUENCE = np.dtype(
 """One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
 
 SOURCES = (
-    "loop.py", "loop_fleet.py", "fleet_arrays.py", "loop_schedule.py", "loop_steady.py", "loop_queue.py", "loop_blocks.py",
-    "loop_prices.py", "loop_arrays.py",
+    "loop.py", "loop_fleet.py", "fleet_arrays.py", "loop_schedule.py", "loop_preempt.py", "loop_steady.py", "loop_queue.py",
+    "loop_blocks.py", "loop_prices.py", "loop_arrays.py",
 )  # fmt: skip
 """Files whose functions and constants become the compiled loop."""
 
@@ -58,8 +60,8 @@ STATE = np.dtype(
         ("finished", np.int64),  # requests that the last step to end has finished
         ("outstanding", np.int64),  # requests that were sent here and are not finished (where there are several replicas)
         ("arrived", np.int64),  # requests that have arrived: the first ones, for they are in arrival order
-        ("admitted", np.int64),  # requests that have left the queue once
-        ("heaped", np.int64),  # requests that have come into the heap of the shortest prompts
+        ("admitted", np.int64),  # requests that have left the queue once; by priority, less those that are back in it
+        ("heaped", np.int64),  # requests that have come into the heap of those that wait
         ("preempted", np.int64),  # depth of the stack of preempted sequences, which stand in front of the queue
         ("running", np.int64),
         ("free_blocks", np.int64),
@@ -87,6 +89,7 @@ STATE = np.dtype(
         ("gaps", np.int64),  # depth of the stack of gaps
         ("token_gaps", np.int64),  # gaps between tokens in the current record of them
         ("unrecorded_preemptions", np.int64),  # by a schedule that let nothing run
+        ("swapped_blocks", np.int64),  # moved to host memory and back since the last step was composed
         (f"sources_{sources_digest(*SOURCES)}", np.int64),  # makes the type, by which compiled code is found, change with the code
     ]
 )
@@ -106,9 +109,11 @@ STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_S
 PHASES = COMPOSING, ENDING, WAITING = range(3)
 """What the loop does next: compose a step, end the oldest one in flight, or compose one when a batch has waited long enough."""
 SCHEDULERS = CHUNKED, PREFILL_FIRST, STATIC = range(3)
-QUEUES = FCFS, SJF, LONGEST_PREFIX, HRRN = range(4)
+QUEUES = FCFS, SJF, LONGEST_PREFIX, HRRN, PRIORITY = range(5)
 KV_POLICIES = ON_DEMAND, WHOLE_PROMPT, RESERVE = range(3)
-"""Codes of the rules of StepLimits, in the order in which SCHEDULER_NAMES, QUEUE_NAMES and KV_POLICY_NAMES list them."""
+UNFITS = BLOCK, SKIP = range(2)
+PREEMPTIONS = RECOMPUTE, SWAP = range(2)
+"""Codes of the rules of StepLimits, in the order in which SCHEDULER_NAMES, QUEUE_NAMES and so on list them."""
 
 ORDERED_REQUESTS = 128
 """A longer queue is not sorted by prefix or response ratio (SGLang's limit for longest-prefix-match)."""
@@ -116,13 +121,14 @@ ORDERED_REQUESTS = 128
 LIMITS = np.dtype(
     [
         ("max_delay_s", np.float64),
+        ("block_swap_s", np.float64),
         *(
             (name, np.int64)
             for name in (
                 "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "scheduler", "queue",
-                "block_tokens", "pool_blocks", "watermark_blocks", "kv_policy",
+                "block_tokens", "pool_blocks", "watermark_blocks", "kv_policy", "unfit", "preemption", "preferred_count",
                 "stops_at_finish", "prefix_cache", "trace_block_tokens", "ring", "found_mask", "found_shift", "table_blocks",
-                "seats_at", "preempted_at", "waiting_at", "emitting_at", "finished_at", "fresh_at",
+                "seats_at", "preempted_at", "waiting_at", "emitting_at", "finished_at", "preferred_at", "fresh_at",
                 "blocks_at", "found_at", "tables_at", "slots_at", "starts_at", "nodes_at",
             )
         ),
@@ -140,7 +146,7 @@ class LoopArrays(NamedTuple):
     sequences in order of admission; `preempted_at`, stack whose top is the head of the queue; `waiting_at`, the others that wait
     (`replay.execution.loop_queue`); `emitting_at`, for each step in flight the sequences that get a token when it ends
     [steps in flight, max running]; `finished_at`, the sequences that the last step to end has finished;
-    `fresh_at`, blocks that steady sequences need in each round, which repeat [block tokens].
+    `preferred_at`, preferred sizes of a batch, ascending; `fresh_at`, blocks that steady sequences need in each round, which repeat [block tokens].
     """
     gaps: Records
     """Stack of GAP [GAPS_KEPT], see `replay.execution.loop_steady`."""
@@ -152,13 +158,14 @@ class LoopArrays(NamedTuple):
     """LIMITS [1]"""
 
 
-def new_sequences(rows: Counts, arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts) -> Records:
+def new_sequences(rows: Counts, arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts, priority: Counts) -> Records:
     """Return sequences of which nothing has been computed; their times are 0 until the loop sets them."""
     sequences = np.zeros(len(arrival_s), dtype=SEQUENCE)
     sequences["row"] = rows
     sequences["arrival_s"] = arrival_s
     sequences["prompt_tokens"] = sequences["known_tokens"] = prompt_tokens
     sequences["total_tokens"] = prompt_tokens + output_tokens
+    sequences["priority"] = priority
     sequences["round"] = -1
     return sequences
 
@@ -173,6 +180,7 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
         "waiting_at": np.arange(sequences_count),
         "emitting_at": np.zeros(steps_in_flight * bounds.max_running, dtype=np.int64),
         "finished_at": np.zeros(bounds.max_running, dtype=np.int64),
+        "preferred_at": np.array(bounds.preferred_sizes, dtype=np.int64),
         "fresh_at": np.zeros(pool.block_tokens, dtype=np.int64),
     }
     starts = np.cumsum([0, *(len(part) for part in parts.values())])
@@ -187,6 +195,10 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
         "pool_blocks": pool.blocks_count,
         "watermark_blocks": table.watermark_blocks,
         "kv_policy": KV_POLICY_NAMES.index(bounds.kv_policy),
+        "unfit": UNFIT_NAMES.index(bounds.unfit),
+        "preemption": PREEMPTION_NAMES.index(bounds.preemption),
+        "block_swap_s": pool.block_swap_s,
+        "preferred_count": len(bounds.preferred_sizes),
         **cache.limits,
         **dict(zip(parts, starts.tolist(), strict=False)),
     }.items():

@@ -97,7 +97,8 @@ def _opened(requests: pa.Table, first_row: int, table: StepTable) -> tuple[_Piec
     """Return a piece of which nothing was sent, its requests and the rows that fit."""
     fits = rejections(requests, table) == FITS
     columns = (requests[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens"))
-    pending = new_pending(first_row + np.arange(requests.num_rows), *columns)
+    priority = requests["priority"].fill_null(0).to_numpy()
+    pending = new_pending(first_row + np.arange(requests.num_rows), *columns, priority)
     piece = _Piece(
         first_row=first_row,
         requests=requests,

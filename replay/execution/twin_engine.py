@@ -28,6 +28,8 @@ class Request:
     prompt_now: int = 0
     """Tokens to compute before it decodes: the prompt, and what had been generated when it was last admitted."""
     reached: int = 0
+    swapped: int = 0
+    """Of a preempted one, tokens whose keys and values are in host memory."""
     blocks: list[Block] = field(default_factory=list)
     preemptions: int = 0
     prefix_hit: int = 0
@@ -36,6 +38,8 @@ class Request:
     sent_s: float = math.nan
     """When a replica got it."""
     replica: int | None = None
+    turn: int = 0
+    """How many that replica had got before."""
     first_scheduled_s: float | None = None
     token_times_s: list[float] = field(default_factory=list)
 
@@ -43,6 +47,11 @@ class Request:
     def known(self) -> int:
         """Tokens that can be computed: the prompt, and output so far or in flight."""
         return int(self.row["prompt_tokens"]) + self.promised
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """What a queue by priority is sorted by."""
+        return self.row["priority"] or 0, self.turn
 
     @property
     def last_is_promised(self) -> bool:
@@ -119,6 +128,7 @@ class Engine:
         self.preempted_now = 0
         self.preempted_since_last_step = 0
         self.prefix_hit_now = 0
+        self.swapped_since_last_step = 0
 
     @property
     def is_empty(self) -> bool:
@@ -142,6 +152,8 @@ class Engine:
 
     def continue_running(self, budget: int) -> list[Chunk]:
         """Compute more of running requests, preempting the newest where blocks run out."""
+        if self.limits.queue == "priority":
+            return self.continue_by_priority(budget)
         chunks: list[Chunk] = []
         for request in list(self.running):
             if budget == 0 or request not in self.running:
@@ -149,7 +161,7 @@ class Engine:
             if request.last_is_promised:
                 continue
             tokens = min(request.known - request.computed, budget)
-            missing = max(0, self.blocks_for(request.computed + tokens) - len(request.blocks))
+            missing = self.missing(request, tokens)
             while missing > self.pool.free_count and request in self.running:
                 self.preempt(self.running[-1])
             if request in self.running:
@@ -158,29 +170,56 @@ class Engine:
                 budget -= tokens
         return chunks
 
+    def continue_by_priority(self, budget: int) -> list[Chunk]:
+        """Compute more of running requests, preempting the worst where blocks run out, even if it had its share."""
+        shares: dict[Request, int] = {}
+        left = [request for request in self.running if not request.last_is_promised]
+        while left and budget:
+            tokens = min(left[0].known - left[0].computed, budget)
+            wanted = sum(self.missing(request, share) for request, share in shares.items()) + self.missing(left[0], tokens)
+            if wanted <= self.pool.free_count:
+                shares[left.pop(0)] = tokens
+                budget -= tokens
+                continue
+            worst = max(self.running, key=lambda request: request.rank)
+            gives_up = worst is left[0] and shares
+            budget += shares.pop(worst, 0)
+            left = [request for request in left if request is not worst]
+            self.preempt(worst)
+            if gives_up:
+                break
+        chunks = []
+        for request, tokens in shares.items():
+            request.blocks += [self.pool.take() for _ in range(self.missing(request, tokens))]
+            chunks.append(self.compute(request, tokens, is_decode=request.computed >= request.prompt_now))
+        return chunks
+
     def admit(self, budget: int, now_s: float) -> list[Chunk]:
-        """Let requests run that wait, in the queue's order, up to the first that does not fit."""
+        """Let requests run that wait, in the queue's order; one that does not fit ends it or is passed over."""
         chunks: list[Chunk] = []
         if budget == 0 or len(self.running) == self.limits.max_running:
             return chunks
         self.order_queue(now_s)
         if self.limits.scheduler == "static" and self.batch_starts_at(now_s) > now_s:
             return chunks
-        while (self.preempted or self.waiting) and budget > 0 and len(self.running) < self.limits.max_running:
-            request = (self.preempted or self.waiting)[0]
+        seats = self.batch_seats() if self.limits.scheduler == "static" else self.limits.max_running
+        for request in [*self.preempted, *self.waiting]:
+            if budget == 0 or len(self.running) == seats:
+                break
             cached = self.cached_beginning(request)
-            hit = len(cached) * self.table.pool.block_tokens
+            hit = len(cached) * self.table.pool.block_tokens + request.swapped
             tokens = min(request.known - hit, budget)
             if self.limits.kv_policy == "reserve":
                 missing = self.blocks_for(request.row["prompt_tokens"] + request.row["output_tokens"] - 1) - len(cached)
             else:
                 missing = self.blocks_for(hit + tokens) - len(cached)
             wanted = self.blocks_for(request.known) - len(cached) if self.limits.kv_policy == "whole_prompt" else missing
-            if wanted + sum(not block.users for block in cached) > self.pool.free_count - self.table.watermark_blocks:
-                break
-            if self.limits.scheduler != "chunked" and hit + tokens < request.known:
-                break
-            (self.preempted or self.waiting).remove(request)
+            fits = wanted + sum(not block.users for block in cached) <= self.pool.free_count - self.table.watermark_blocks
+            if not fits or (self.limits.scheduler != "chunked" and hit + tokens < request.known):
+                if self.limits.unfit == "block":
+                    break
+                continue
+            (self.preempted if request in self.preempted else self.waiting).remove(request)
             self.running.append(request)
             self.pool.use_again(cached)
             request.blocks = cached + [self.pool.take() for _ in range(missing)]
@@ -188,10 +227,14 @@ class Engine:
             new_hit = len(range(request.reached, hit))
             request.prefix_hit += new_hit
             self.prefix_hit_now += new_hit
-            request.prompt_now = request.known
+            if request.swapped:
+                self.swapped_since_last_step += self.blocks_for(request.swapped)
+                request.swapped = 0
+            else:
+                request.prompt_now = request.known
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = now_s
-            chunks.append(self.compute(request, tokens, is_decode=False))
+            chunks.append(self.compute(request, tokens, is_decode=hit >= request.prompt_now))
             budget -= tokens
         return chunks
 
@@ -199,6 +242,8 @@ class Engine:
         """Sort the waiting requests; where two are equal, their order stays."""
         if self.limits.queue == "sjf":
             self.waiting.sort(key=lambda request: int(request.row["prompt_tokens"]))
+        elif self.limits.queue == "priority":
+            self.waiting.sort(key=lambda request: request.rank)
         elif len(self.waiting) <= ORDERED_REQUESTS:
             hits = {request: len(self.cached_beginning(request)) * self.table.pool.block_tokens for request in self.waiting}
             if self.limits.queue == "longest_prefix":
@@ -207,12 +252,31 @@ class Engine:
                 self.waiting.sort(key=lambda request: -(now_s - request.sent_s) / (request.known - hits[request]))
 
     def batch_starts_at(self, now_s: float) -> float:
-        """When a static batch may start: now if it is full, else when its oldest request has waited long enough."""
-        tokens = sum(request.row["prompt_tokens"] for request in self.waiting)
-        full = len(self.waiting) >= self.limits.max_running or tokens >= self.limits.max_batched_tokens
-        if full or self.preempted or not self.waiting:
+        """When a static batch may start: now if full or of a preferred size, else when its oldest request has waited long enough."""
+        if self.batch_is_full or self.preferred_size or not self.waiting:
             return now_s
         return float(min(request.sent_s for request in self.waiting) + self.limits.max_delay_s)
+
+    @property
+    def batch_is_full(self) -> bool:
+        """Whether nobody could join a batch of all that wait, or somebody in it was preempted."""
+        waiting = [*self.preempted, *self.waiting]
+        tokens = sum(request.row["prompt_tokens"] for request in self.waiting)
+        full = len(self.waiting) >= self.limits.max_running or tokens >= self.limits.max_batched_tokens
+        return full or any(request.preemptions for request in waiting)
+
+    @property
+    def preferred_size(self) -> int:
+        """The largest preferred size of a batch that can be formed, else 0."""
+        return max((size for size in self.limits.preferred_sizes if size <= len(self.waiting)), default=0)
+
+    def batch_seats(self) -> int:
+        """How many requests a static batch may have that starts now."""
+        return self.limits.max_running if self.batch_is_full else self.preferred_size or self.limits.max_running
+
+    def missing(self, request: Request, tokens: int) -> int:
+        """Blocks that a request lacks for its next tokens."""
+        return max(0, self.blocks_for(request.computed + tokens) - len(request.blocks))
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold so many tokens."""
@@ -238,14 +302,20 @@ class Engine:
         return chunk
 
     def preempt(self, request: Request) -> None:
-        """Put a running request in front of the queue with nothing computed."""
+        """Put a running request back into the queue: in front, or by priority."""
         self.running.remove(request)
+        if self.limits.preemption == "swap":
+            request.swapped = request.computed
+            self.swapped_since_last_step += len(request.blocks)
         request.reached = max(request.reached, request.computed)
         self.pool.give_back(request.blocks)
         request.computed, request.blocks = 0, []
         request.preemptions += 1
         self.preempted_now += 1
-        self.preempted.appendleft(request)
+        if self.limits.queue == "priority":
+            self.waiting.append(request)
+        else:
+            self.preempted.appendleft(request)
 
     def finish(self, emitting: list[Request], end_s: float) -> list[Request]:
         """Emit the tokens of a step that ends, release those that are done, and return them."""
@@ -253,5 +323,5 @@ class Engine:
             request.token_times_s.append(end_s)
             if request.done:
                 self.pool.give_back(request.blocks)
-                (self.running if request in self.running else self.preempted).remove(request)
+                next(group for group in (self.running, self.preempted, self.waiting) if request in group).remove(request)
         return [request for request in emitting if request.done]

@@ -46,8 +46,12 @@ def unpack(key: str, data: bytes) -> tuple[StepTable, tuple[Decision, ...]] | No
     document: dict[str, Any] = json.loads(tables[TABLES[0]].schema.metadata[_REST])
     tables = {name: table.replace_schema_metadata(None) for name, table in tables.items()}
     rest = document["table"]
-    rest |= {"pool": KvPool(**rest["pool"]), "limits": StepLimits(**rest["limits"])}
+    rest |= {"pool": KvPool(**rest["pool"]), "limits": _limits(rest["limits"])}
     return StepTable(**tables, **rest), tuple(Decision(**decision) for decision in document["decisions"])
+
+
+def _limits(document: dict[str, Any]) -> StepLimits:
+    return StepLimits(**document | {"preferred_sizes": tuple(document["preferred_sizes"])})
 
 
 def _seal(key: str, content: bytes | memoryview) -> bytes:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from replay.execution.tables import COMPLETED
-from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAMES
+from replay.tiling.step_table import KV_POLICY_NAMES, PREEMPTION_NAMES, QUEUE_NAMES, SCHEDULER_NAMES, UNFIT_NAMES
 from tests.step_tables import captured_table, make_limits, make_pool, make_trace, random_table
 
 GAP_S = 2.0**-10
@@ -20,7 +20,9 @@ def schedulers(draw, budget):
     scheduler = draw(st.sampled_from(SCHEDULER_NAMES))
     if scheduler == "chunked":
         return {}
-    return {"scheduler": scheduler, "max_delay_s": draw(st.sampled_from([0.0, 0.05, 10.0])), "max_context_tokens": budget}
+    sizes = tuple(sorted(draw(st.sets(st.integers(1, 5), max_size=2))))
+    rules = {"max_delay_s": draw(st.sampled_from([0.0, 0.05, 10.0])), "preferred_sizes": sizes}
+    return {"scheduler": scheduler, "max_context_tokens": budget, **rules}
 
 
 @st.composite
@@ -31,7 +33,9 @@ def replay_cases(draw, *, ample=False, **rules):
     outputs = draw(st.lists(st.integers(1, 12), min_size=len(gaps), max_size=len(gaps)))
     trace_block = draw(st.integers(1, 12))
     beginnings = [draw(st.lists(st.integers(0, 1), max_size=-(-prompt // trace_block))) for prompt in prompts]
-    trace = make_trace(np.cumsum(gaps) - gaps[0], prompts, outputs, prefix_blocks=beginnings, prefix_block_tokens=trace_block)
+    priority = draw(st.lists(st.one_of(st.none(), st.integers(-1, 1)), min_size=len(gaps), max_size=len(gaps)))
+    arrival_s = np.cumsum(gaps) - gaps[0]
+    trace = make_trace(arrival_s, prompts, outputs, prefix_blocks=beginnings, prefix_block_tokens=trace_block, priority=priority)
     limits = make_limits(
         max_running=draw(st.integers(1, 5)),
         max_batched_tokens=draw(st.integers(52, 99) if ample else st.integers(1, 60)),
@@ -42,15 +46,19 @@ def replay_cases(draw, *, ample=False, **rules):
         queue=draw(st.sampled_from(QUEUE_NAMES)),
         kv_policy=draw(st.sampled_from(KV_POLICY_NAMES)),
         kv_watermark_ratio=draw(st.sampled_from([0.0, 0.1, 0.5])),
+        unfit=draw(st.sampled_from(UNFIT_NAMES)),
     )
+    if not limits.prefix_cache:
+        limits = replace(limits, preemption=draw(st.sampled_from(PREEMPTION_NAMES)))
     if rules.get("scheduler") != "chunked":
         limits = replace(limits, **draw(schedulers(limits.max_batched_tokens)))
     limits = replace(limits, **rules)
     sizes = draw(st.lists(st.integers(1, limits.max_batched_tokens), max_size=3))
+    small = {"blocks_count": st.integers(0, 20), "block_tokens": st.integers(1, 6), "block_swap_s": st.sampled_from([0.0, 0.003])}
     table = random_table(
         draw(st.integers(0, 2**32)),
         limits=limits,
-        pool=make_pool() if ample else make_pool(blocks_count=draw(st.integers(0, 20)), block_tokens=draw(st.integers(1, 6))),
+        pool=make_pool() if ample else make_pool(**{name: draw(values) for name, values in small.items()}),
         capture=captured_table(limits, sorted(sizes), decode_only=draw(st.booleans())),
     )
     return trace, table
