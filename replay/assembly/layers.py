@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from replay.assembly.run import LAYERS_SCHEMA
 from replay.errors import InvariantError
 from replay.execution.cost_arrays import flatten, kernel_rows
-from replay.execution.step_costs import Counts, Floats, check_factors
+from replay.execution.step_costs import Counts, Floats, check_factors, swap_seconds
 from replay.execution.tables import Replay
 from replay.tiling.step_table import StepTable
 from replay.tiling.terms import combine
 
 HOST_LAYER = "host"
-"""Time that steps waited for the host after their device work was done."""
+"""Time that steps waited for the host after their device work was done, and in which they moved cache blocks to host memory and back."""
 ALL_LAYERS = "all"
 PRICE_TOLERANCE = 1e-9
 """Relative; rounding of a sum over kernels in another order is far below it, another table or factor far above."""
@@ -72,15 +73,16 @@ def share_time(
     by_layer, amounts = np.zeros((windows, len(layers) + 2, 2)), np.zeros((windows, 5))
     uses = [np.zeros(len(part.by_layer), dtype=np.int64) for part in rows.values()]
     sums = [np.zeros((len(found), len(_ATTENTION_SUMS))) for found in attention.values()]
-    steps = {name: _read_only(replay.steps[name]) for name in STEP_COLUMNS}
+    steps = {name: _read_only(replay.steps[name].to_numpy()) for name in STEP_COLUMNS}
+    swap_s = _read_only(swap_seconds(table, replay.steps))
     tally(
-        tuple(steps.values()),
+        (*steps.values(), swap_s),
         (*(part.by_layer for part in rows.values()), *places),
         (costs.decode, costs.context_knots, costs.prefill, costs.token_knots, costs.keys_knots),
         window_s,
         (by_layer, amounts, *uses, *sums, np.zeros((len(layers), 2))),
     )
-    _check_price(float(by_layer[:, : len(layers), 0].sum()), float(steps["device_s"].sum()))
+    _check_price(float(by_layer[:, : len(layers), 0].sum()), float((steps["device_s"] - swap_s).sum()))
     totals = {layer: dict.fromkeys(_TOTALS, 0.0) for layer in layers}
     for part, used in zip(rows.values(), uses, strict=True):
         part.add_totals(totals, used)
@@ -105,7 +107,8 @@ def share_time(
 def layer_table(shares: TimeShares) -> pa.Table:
     """Return LAYERS_SCHEMA over the whole replay: layer types in the table's order, then `host`.
 
-    `host` holds what steps waited beyond the device (as `launch_s`), so that time_s of all rows adds up to busy time.
+    `host` holds what steps waited beyond the device and for swapped blocks (as `launch_s`), so that time_s of all rows adds up to busy
+    time.
     """
     host_s = float(shares.time_s[:, -2].sum())
     totals = {**shares.totals, HOST_LAYER: dict.fromkeys(_TOTALS, 0.0) | {"time_s": host_s, "launch_s": host_s}}
@@ -167,8 +170,8 @@ def _check_price(priced_s: float, device_s: float) -> None:
         raise InvariantError(f"kernels take {priced_s} s under this table and factors; the replay took {device_s} s")
 
 
-def _read_only(column: pa.ChunkedArray) -> Any:
-    """Return a column as an array that nobody may write to, whether it was copied or not: one type for compiled code."""
-    values = column.to_numpy().view()
+def _read_only(column: npt.NDArray[Any]) -> Any:
+    """Return a view of a column that nobody may write to, whether it was copied or not: one type for compiled code."""
+    values = column.view()
     values.flags.writeable = False
     return values

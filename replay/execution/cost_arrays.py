@@ -97,6 +97,8 @@ def _check_table(table: StepTable) -> None:
         raise InvariantError(f"a step table has a limit below 1: {limits}, {table.pool}, {knots} knots")
     if limits.scheduler != "chunked" and limits.max_context_tokens > limits.max_batched_tokens:
         raise InvariantError(f"the {limits.scheduler} scheduler computes prompts whole: a context beyond one step's tokens in {limits}")
+    if limits.prefix_cache and limits.preemption == "swap":
+        raise InvariantError(f"blocks that are found again cannot be swapped: {limits}")
     for name, part, wanted in (
         ("token_terms", table.token_terms, 2 * token_rows),
         ("sequence_terms", table.sequence_terms, sequence_rows),

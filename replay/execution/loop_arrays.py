@@ -146,7 +146,8 @@ class LoopArrays(NamedTuple):
     sequences in order of admission; `preempted_at`, stack whose top is the head of the queue; `waiting_at`, the others that wait
     (`replay.execution.loop_queue`); `emitting_at`, for each step in flight the sequences that get a token when it ends
     [steps in flight, max running]; `finished_at`, the sequences that the last step to end has finished;
-    `preferred_at`, preferred sizes of a batch, ascending; `fresh_at`, blocks that steady sequences need in each round, which repeat [block tokens].
+    `preferred_at`, preferred sizes of a batch, ascending; `fresh_at`, blocks that steady sequences need in each round, which repeat
+    [block tokens].
     """
     gaps: Records
     """Stack of GAP [GAPS_KEPT], see `replay.execution.loop_steady`."""

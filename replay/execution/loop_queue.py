@@ -17,7 +17,7 @@ from replay.execution.step_costs import Counts, Records
 @inlined_part
 def _heaps(limits: Records) -> bool:
     """Return whether those that wait are in a heap."""
-    return bool(limits.queue == SJF or limits.queue == PRIORITY)
+    return bool(limits.queue in (SJF, PRIORITY))
 
 
 @compiled_part

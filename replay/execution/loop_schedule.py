@@ -7,8 +7,15 @@ from replay.execution.loop_arrays import BLOCK, CHUNKED, FCFS, PREFILL_FIRST, PR
 from replay.execution.loop_blocks import blocks_for, find_prefix, keep_full_blocks, take_blocks, use_prefix
 from replay.execution.loop_preempt import make_way, preempt
 from replay.execution.loop_queue import (
-    batch_seats, batch_starts_at, bring_back, leave_preempted, leave_queue, next_waiting, order_queue, pass_over,
-)  # fmt: skip
+    batch_seats,
+    batch_starts_at,
+    bring_back,
+    leave_preempted,
+    leave_queue,
+    next_waiting,
+    order_queue,
+    pass_over,
+)
 from replay.execution.loop_steady import advance_steady, become_steady
 from replay.execution.step_costs import Counts, Records
 
@@ -125,7 +132,6 @@ def _admit_waiting(sequences: Records, memory: Counts, state: Records, limits: R
         if batch_starts_at(sequences, memory, state, limits) > state.clock_s:
             return
         seats = batch_seats(sequences, memory, state, limits)
-    emitting = emitting_at(state, limits)
     passed_preempted, passed = 0, 0
     while budget > 0 and state.running < seats:
         resumed = state.preempted > passed_preempted
@@ -133,14 +139,9 @@ def _admit_waiting(sequences: Records, memory: Counts, state: Records, limits: R
             break
         above = limits.preempted_at + state.preempted - 1 - passed_preempted
         index = memory[above] if resumed else next_waiting(memory, state, limits, passed)
-        sequence = sequences[index]
-        cached, cached_free = find_prefix(sequence, limits, memory)
-        before = cached * limits.block_tokens + sequence.swapped_tokens
-        chunk = min(sequence.known_tokens - before, budget)
-        taken = blocks_for(before + chunk if limits.kv_policy != RESERVE else sequence.total_tokens - 1, limits) - cached
-        wanted = taken if limits.kv_policy != WHOLE_PROMPT else blocks_for(sequence.known_tokens, limits) - cached
-        lacks_blocks = wanted + cached_free > state.free_blocks - limits.watermark_blocks
-        if lacks_blocks or (limits.scheduler != CHUNKED and before + chunk < sequence.known_tokens):
+        cached, before, chunk, taken, wanted = _needs(sequences[index], memory, limits, budget)
+        lacks_blocks = wanted > state.free_blocks - limits.watermark_blocks
+        if lacks_blocks or (limits.scheduler != CHUNKED and before + chunk < sequences[index].known_tokens):
             if limits.unfit == BLOCK:
                 if lacks_blocks:
                     state.blocked_budget = budget
@@ -155,37 +156,59 @@ def _admit_waiting(sequences: Records, memory: Counts, state: Records, limits: R
             leave_preempted(sequences, memory, state, limits, index)
         else:
             leave_queue(sequences, memory, state, limits, passed)
-        if sequence.preemptions == 0:
-            sequence.first_scheduled_s = state.clock_s
-        if limits.prefix_cache:
-            use_prefix(sequence, cached, state, limits, memory)
-        take_blocks(sequence, taken, state, limits, memory)
-        saved = max(0, before - sequence.reached_tokens)
-        sequence.prefix_hit_tokens += saved
-        step.prefix_hit_tokens += saved
-        if sequence.swapped_tokens > 0:
-            state.swapped_blocks += blocks_for(before, limits)
-            sequence.swapped_tokens = 0
-        else:
-            sequence.prefill_until = sequence.known_tokens
-        sequence.computed_tokens = before + chunk
-        if before < sequence.prefill_until:
-            _count_prefill(step, sequence, before, limits.window_tokens)
-        else:
-            step.decode_sequences += 1
-            step.decode_context_tokens += min(before + chunk, limits.window_tokens)
-        if sequence.computed_tokens == sequence.known_tokens:
-            sequence.known_tokens += 1
-            memory[emitting + step.output_tokens] = index
-            step.output_tokens += 1
-        if limits.prefix_cache:
-            keep_full_blocks(sequence, before, limits, memory)
-        memory[limits.seats_at + state.running] = index
-        state.running += 1
-        step.sequences += 1
+        _let_run(sequences[index], index, memory, state, limits, step, cached, chunk, taken)
         budget -= chunk
     if passed > 0:
         bring_back(sequences, memory, state, limits, passed)
+
+
+@compiled_part
+def _needs(sequence: Records, memory: Counts, limits: Records, budget: int) -> tuple[int, int, int, int, int]:
+    """Return what a waiting sequence would start with: cached blocks, tokens computed already, tokens to compute, blocks to take; and
+    the blocks that must be free.
+    """
+    cached, cached_free = find_prefix(sequence, limits, memory)
+    before = cached * limits.block_tokens + sequence.swapped_tokens
+    chunk = min(sequence.known_tokens - before, budget)
+    taken = blocks_for(before + chunk if limits.kv_policy != RESERVE else sequence.total_tokens - 1, limits) - cached
+    wanted = taken if limits.kv_policy != WHOLE_PROMPT else blocks_for(sequence.known_tokens, limits) - cached
+    return cached, before, chunk, taken, wanted + cached_free
+
+
+@compiled_part
+def _let_run(
+    sequence: Records, index: int, memory: Counts, state: Records, limits: Records, step: Records, cached: int, chunk: int, taken: int
+) -> None:
+    """Give a sequence that has left the queue a seat and blocks, and let it compute its first tokens."""
+    if sequence.preemptions == 0:
+        sequence.first_scheduled_s = state.clock_s
+    if limits.prefix_cache:
+        use_prefix(sequence, cached, state, limits, memory)
+    take_blocks(sequence, taken, state, limits, memory)
+    before = cached * limits.block_tokens + sequence.swapped_tokens
+    saved = max(0, before - sequence.reached_tokens)
+    sequence.prefix_hit_tokens += saved
+    step.prefix_hit_tokens += saved
+    if sequence.swapped_tokens > 0:
+        state.swapped_blocks += blocks_for(before, limits)
+        sequence.swapped_tokens = 0
+    else:
+        sequence.prefill_until = sequence.known_tokens
+    sequence.computed_tokens = before + chunk
+    if before < sequence.prefill_until:
+        _count_prefill(step, sequence, before, limits.window_tokens)
+    else:
+        step.decode_sequences += 1
+        step.decode_context_tokens += min(before + chunk, limits.window_tokens)
+    if sequence.computed_tokens == sequence.known_tokens:
+        sequence.known_tokens += 1
+        memory[emitting_at(state, limits) + step.output_tokens] = index
+        step.output_tokens += 1
+    if limits.prefix_cache:
+        keep_full_blocks(sequence, before, limits, memory)
+    memory[limits.seats_at + state.running] = index
+    state.running += 1
+    step.sequences += 1
 
 
 @compiled_part

@@ -10,6 +10,7 @@ from typing import Any
 
 from replay.execution.tables import COMPLETED, NEVER_FITS
 from replay.execution.twin_cache import Block, Pool
+from replay.execution.twin_rules import batch_is_full, batch_seats, continue_by_priority, preferred_size
 from replay.tiling.step_table import StepTable
 
 ORDERED_REQUESTS = 128
@@ -153,7 +154,7 @@ class Engine:
     def continue_running(self, budget: int) -> list[Chunk]:
         """Compute more of running requests, preempting the newest where blocks run out."""
         if self.limits.queue == "priority":
-            return self.continue_by_priority(budget)
+            return continue_by_priority(self, budget)
         chunks: list[Chunk] = []
         for request in list(self.running):
             if budget == 0 or request not in self.running:
@@ -170,30 +171,6 @@ class Engine:
                 budget -= tokens
         return chunks
 
-    def continue_by_priority(self, budget: int) -> list[Chunk]:
-        """Compute more of running requests, preempting the worst where blocks run out, even if it had its share."""
-        shares: dict[Request, int] = {}
-        left = [request for request in self.running if not request.last_is_promised]
-        while left and budget:
-            tokens = min(left[0].known - left[0].computed, budget)
-            wanted = sum(self.missing(request, share) for request, share in shares.items()) + self.missing(left[0], tokens)
-            if wanted <= self.pool.free_count:
-                shares[left.pop(0)] = tokens
-                budget -= tokens
-                continue
-            worst = max(self.running, key=lambda request: request.rank)
-            gives_up = worst is left[0] and shares
-            budget += shares.pop(worst, 0)
-            left = [request for request in left if request is not worst]
-            self.preempt(worst)
-            if gives_up:
-                break
-        chunks = []
-        for request, tokens in shares.items():
-            request.blocks += [self.pool.take() for _ in range(self.missing(request, tokens))]
-            chunks.append(self.compute(request, tokens, is_decode=request.computed >= request.prompt_now))
-        return chunks
-
     def admit(self, budget: int, now_s: float) -> list[Chunk]:
         """Let requests run that wait, in the queue's order; one that does not fit ends it or is passed over."""
         chunks: list[Chunk] = []
@@ -202,7 +179,7 @@ class Engine:
         self.order_queue(now_s)
         if self.limits.scheduler == "static" and self.batch_starts_at(now_s) > now_s:
             return chunks
-        seats = self.batch_seats() if self.limits.scheduler == "static" else self.limits.max_running
+        seats = batch_seats(self) if self.limits.scheduler == "static" else self.limits.max_running
         for request in [*self.preempted, *self.waiting]:
             if budget == 0 or len(self.running) == seats:
                 break
@@ -253,26 +230,9 @@ class Engine:
 
     def batch_starts_at(self, now_s: float) -> float:
         """When a static batch may start: now if full or of a preferred size, else when its oldest request has waited long enough."""
-        if self.batch_is_full or self.preferred_size or not self.waiting:
+        if batch_is_full(self) or preferred_size(self) or not self.waiting:
             return now_s
         return float(min(request.sent_s for request in self.waiting) + self.limits.max_delay_s)
-
-    @property
-    def batch_is_full(self) -> bool:
-        """Whether nobody could join a batch of all that wait, or somebody in it was preempted."""
-        waiting = [*self.preempted, *self.waiting]
-        tokens = sum(request.row["prompt_tokens"] for request in self.waiting)
-        full = len(self.waiting) >= self.limits.max_running or tokens >= self.limits.max_batched_tokens
-        return full or any(request.preemptions for request in waiting)
-
-    @property
-    def preferred_size(self) -> int:
-        """The largest preferred size of a batch that can be formed, else 0."""
-        return max((size for size in self.limits.preferred_sizes if size <= len(self.waiting)), default=0)
-
-    def batch_seats(self) -> int:
-        """How many requests a static batch may have that starts now."""
-        return self.limits.max_running if self.batch_is_full else self.preferred_size or self.limits.max_running
 
     def missing(self, request: Request, tokens: int) -> int:
         """Blocks that a request lacks for its next tokens."""

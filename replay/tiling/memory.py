@@ -37,6 +37,7 @@ def kv_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping:
         block_bytes=block_bytes,
         weights_bytes=weights,
         workspace_bytes=workspace,
+        block_swap_s=block_bytes / hardware.host_link_bytes_per_s,
     )
 
 

@@ -48,11 +48,11 @@ def replay_cases(draw, *, ample=False, **rules):
         kv_watermark_ratio=draw(st.sampled_from([0.0, 0.1, 0.5])),
         unfit=draw(st.sampled_from(UNFIT_NAMES)),
     )
-    if not limits.prefix_cache:
-        limits = replace(limits, preemption=draw(st.sampled_from(PREEMPTION_NAMES)))
     if rules.get("scheduler") != "chunked":
         limits = replace(limits, **draw(schedulers(limits.max_batched_tokens)))
     limits = replace(limits, **rules)
+    if not limits.prefix_cache and "preemption" not in rules:
+        limits = replace(limits, preemption=draw(st.sampled_from(PREEMPTION_NAMES)))
     sizes = draw(st.lists(st.integers(1, limits.max_batched_tokens), max_size=3))
     small = {"blocks_count": st.integers(0, 20), "block_tokens": st.integers(1, 6), "block_swap_s": st.sampled_from([0.0, 0.003])}
     table = random_table(

@@ -3,8 +3,10 @@
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from replay.execution import engine, loop_arrays
 from replay.execution.engine import replay
 from replay.execution.step_costs import step_seconds
 from replay.execution.twin import replay_twin
+from replay.ingress.trace import TRACE_SCHEMA
 from tests.execution.replay_cases import columns, replay_cases
 from tests.step_tables import captured_table, constant_table, make_limits, make_pool, make_trace, random_table
 
@@ -33,6 +36,14 @@ def crowded_case(seed=0, **rules):
     return make_trace([0.0, 0.0, 0.001, 0.002, 0.5, 0.5], [8, 6, 5, 9, 30, 7], [12, 14, 9, 11, 4, 40]), table
 
 
+def urgent_case(seed=0, **rules):
+    """The crowded sequences in a queue by priority, those that came first the least urgent."""
+    trace, table = crowded_case(seed, queue="priority", **rules)
+    place = trace.requests.column_names.index("priority")
+    requests = trace.requests.set_column(place, TRACE_SCHEMA.field("priority"), pa.array([3, 2, 2, -1, None, 0], pa.int64()))
+    return replace(trace, requests=requests), table
+
+
 def quiet_case(seed=0, **rules):
     """Long stretches of pure decode: past block edges and the window, with arrivals that wait for seats, and one that does not."""
     limits = make_limits(max_running=3, max_batched_tokens=12, window_tokens=40, **rules)
@@ -48,6 +59,11 @@ def quiet_case(seed=0, **rules):
 @example(quiet_case(1))
 @example(crowded_case(async_scheduling=True))
 @example(quiet_case(async_scheduling=True))
+@example(urgent_case())
+@example(urgent_case(async_scheduling=True, preemption="swap"))
+@example(urgent_case(prefix_cache=True, unfit="skip"))
+@example(crowded_case(preemption="swap", unfit="skip"))
+@example(crowded_case(scheduler="prefill_first", max_context_tokens=24, preemption="swap"))
 def test_loop_and_twin_give_equal_tables_bit_by_bit(case):
     """Invariant 9."""
     trace, table = case

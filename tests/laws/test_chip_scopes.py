@@ -17,6 +17,7 @@ VALUES = {
     "formats.sparsity": '"2:4"', "kernels.stack": '"sglang_0.5.10"',
     "batching.async_scheduling": "true", "kv.prefix_cache": "true", "kv.policy": '"reserve"', "kv.watermark_ratio": "0.01",
     "batching.scheduler": '"static"', "batching.max_delay_s": "0.1", "batching.queue": '"sjf"',
+    "batching.unfit": '"skip"', "batching.preferred_sizes": "[4]", "kv.preemption": '"swap"',
     "fleet.replicas": "2", "fleet.routing": '"least_loaded"',
 }  # fmt: skip
 ALONE = {
