@@ -46,10 +46,9 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
       prompts, only when nothing runs, and the batch runs until all of it is done. With `max_delay_s` it waits to fill, to
       `max_running` requests or `max_batched_tokens` tokens, until its oldest request has waited so long: Triton's dynamic
       batcher (max_queue_delay_microseconds) where requests have one output token, as those of encoders and image networks.
-      With `preferred_sizes` (Triton's preferred_batch_size, by its model configuration guide): "if the dynamic batcher can form a
-      batch of a preferred size it will create a batch of the largest possible preferred size". So a batch is sent without waiting, of
-      the largest preferred size that the queue can fill, and those behind it stay; a full one is sent whole, as the guide treats the
-      maximum size. Otherwise it waits for `max_delay_s` and then takes what there is.
+      With `preferred_sizes` (Triton's preferred_batch_size, as its model configuration guide has it): where the queue can fill a batch of
+      a preferred size, one of the largest such size is sent at once and the others stay, whatever the delay; where it fills the largest
+      batch allowed, that is sent. Else the batch waits for more until its oldest request has waited `max_delay_s`, then all are sent.
     - `queue`: `fcfs`; `sjf`, shortest prompt first (BLIS); `longest_prefix`, most cached tokens first (SGLang's lpm); `hrrn`,
       highest response ratio (Brinch Hansen 1971), that is time waited for each prompt token left to compute. The last two sort
       the queue for every step that could admit, and leave it alone while more than 128 wait (SGLang's limit for lpm).
@@ -73,7 +72,7 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     - Where a running sequence finds no free block, the newest running one (perhaps itself) is preempted: it returns its
       blocks, goes to the *front* of the queue, and later computes prompt and generated tokens again as a prompt. By `priority`,
       the running one of the largest (priority, arrival) is preempted and goes back to its place in the queue. If it had its share of
-      the step, that is undone (vLLM's present rule), and the one that lacked blocks tries again with the budget given back (in vLLM,
+      the step, that is undone, and the one that lacked blocks tries again with the budget given back (in vLLM,
       those behind it have that). If it is the one that lacks blocks, those behind it wait for the next step, unless nobody went before.
     - `preemption`: `recompute` as above; with `swap` (vLLM V0's `--preemption-mode swap`, `--swap-space`) the blocks go to host memory,
       of which there is enough, and come back when it is admitted again, which takes blocks for all of its tokens. It goes on where it
