@@ -26,9 +26,8 @@ SEQUENCE = np.dtype(
         ("computed_tokens", np.int64),  # tokens whose keys and values are in the cache, or will be when the steps in flight end
         ("emitted_tokens", np.int64),
         ("prefill_until", np.int64),  # known at the last admission: computing those is prefill, computing later ones is decoding
-        ("reached_tokens", np.int64),  # most tokens ever computed: computing those again is recomputation
+        ("reached_tokens", np.int64),  # most tokens ever computed when it was preempted: lost, or swapped while it waits
         ("prefix_hit_tokens", np.int64),  # never computed, for they were in the cache
-        ("swapped_tokens", np.int64),  # of a preempted one, those whose keys and values are in host memory
         ("blocks", np.int64),
         ("slot", np.int64),  # row of its blocks in `tables`
         ("preemptions", np.int64),

@@ -19,7 +19,6 @@ def preempt(sequences: Records, memory: Counts, state: Records, limits: Records,
     for place in range(limits.seats_at + position, limits.seats_at + state.running):
         memory[place] = memory[place + 1]
     if limits.preemption == SWAP:
-        sequence.swapped_tokens = sequence.computed_tokens
         state.swapped_blocks += sequence.blocks
     release_blocks(sequence, state, limits, memory)
     sequence.reached_tokens = max(sequence.reached_tokens, sequence.computed_tokens)

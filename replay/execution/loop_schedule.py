@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replay.compiled import compiled_part, inlined_part
-from replay.execution.loop_arrays import BLOCK, CHUNKED, FCFS, PREFILL_FIRST, PRIORITY, RESERVE, STATIC, WHOLE_PROMPT
+from replay.execution.loop_arrays import BLOCK, CHUNKED, FCFS, PREFILL_FIRST, PRIORITY, RESERVE, STATIC, SWAP, WHOLE_PROMPT
 from replay.execution.loop_blocks import blocks_for, find_prefix, keep_full_blocks, take_blocks, use_prefix
 from replay.execution.loop_preempt import make_way, preempt
 from replay.execution.loop_queue import (
@@ -162,20 +162,20 @@ def _admit_waiting(sequences: Records, memory: Counts, state: Records, limits: R
         bring_back(sequences, memory, state, limits, passed)
 
 
-@compiled_part
+@inlined_part
 def _needs(sequence: Records, memory: Counts, limits: Records, budget: int) -> tuple[int, int, int, int, int]:
     """Return what a waiting sequence would start with: cached blocks, tokens computed already, tokens to compute, blocks to take; and
     the blocks that must be free.
     """
     cached, cached_free = find_prefix(sequence, limits, memory)
-    before = cached * limits.block_tokens + sequence.swapped_tokens
+    before = sequence.reached_tokens if limits.preemption == SWAP else cached * limits.block_tokens
     chunk = min(sequence.known_tokens - before, budget)
     taken = blocks_for(before + chunk if limits.kv_policy != RESERVE else sequence.total_tokens - 1, limits) - cached
     wanted = taken if limits.kv_policy != WHOLE_PROMPT else blocks_for(sequence.known_tokens, limits) - cached
     return cached, before, chunk, taken, wanted + cached_free
 
 
-@compiled_part
+@inlined_part
 def _let_run(
     sequence: Records, index: int, memory: Counts, state: Records, limits: Records, step: Records, cached: int, chunk: int, taken: int
 ) -> None:
@@ -185,13 +185,13 @@ def _let_run(
     if limits.prefix_cache:
         use_prefix(sequence, cached, state, limits, memory)
     take_blocks(sequence, taken, state, limits, memory)
-    before = cached * limits.block_tokens + sequence.swapped_tokens
+    swapped = sequence.reached_tokens if limits.preemption == SWAP else 0
+    before = cached * limits.block_tokens + swapped
     saved = max(0, before - sequence.reached_tokens)
     sequence.prefix_hit_tokens += saved
     step.prefix_hit_tokens += saved
-    if sequence.swapped_tokens > 0:
-        state.swapped_blocks += blocks_for(before, limits)
-        sequence.swapped_tokens = 0
+    if swapped > 0:
+        state.swapped_blocks += blocks_for(swapped, limits)
     else:
         sequence.prefill_until = sequence.known_tokens
     sequence.computed_tokens = before + chunk
