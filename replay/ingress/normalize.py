@@ -40,7 +40,9 @@ def normalize(parsed: ParsedRows, source: TraceSource, name: str) -> Trace:
         columns["arrival_s"] = pa.array(arrival_s)
     requests = pa.table(columns)
     _check_prefix_blocks(requests, parsed, source)
-    trace = build_trace(name=name, requests=requests, provenance=_provenance(parsed, source, set_aside, first, order_notes))
+    load = parsed.stated.expert_load if parsed.stated else None
+    provenance = _provenance(parsed, source, set_aside, first, order_notes)
+    trace = build_trace(name=name, requests=requests, provenance=provenance, expert_load=load)
     if parsed.stated and parsed.stated.digest not in (None, trace.digest):
         got = "rows that differ from the digest written with them"
         raise TraceError(source.where, got, "the rows as they were written", "copy or import the trace again")
@@ -72,14 +74,15 @@ def slice_trace(trace: Trace, *, start_s: float | None = None, end_s: float | No
         requests = requests.set_column(1, "arrival_s", pa.array(arrival_s - offset_s))
     left_out = trace.requests.num_rows - len(rows)
     was = trace.provenance
+    of_whole = ("the expert load is that of the whole trace",) if trace.expert_load is not None and left_out else ()
     provenance = replace(
         was,
         rows_kept=len(rows),
         set_aside=_added(was.set_aside, OUTSIDE_SLICE, left_out),
         recorded_at=shift_time(was.recorded_at, offset_s) if was.recorded_at and offset_s else was.recorded_at,
-        notes=(*was.notes, f"slice: {bounds}" + (f"; arrivals rebased by {offset_s!r} s" if offset_s else "")),
+        notes=(*was.notes, f"slice: {bounds}" + (f"; arrivals rebased by {offset_s!r} s" if offset_s else ""), *of_whole),
     )
-    return build_trace(name=trace.name, requests=requests, provenance=provenance)
+    return build_trace(name=trace.name, requests=requests, provenance=provenance, expert_load=trace.expert_load)
 
 
 def with_poisson_arrivals(trace: Trace, *, rate_per_s: float, seed: int) -> Trace:
@@ -100,7 +103,8 @@ def with_poisson_arrivals(trace: Trace, *, rate_per_s: float, seed: int) -> Trac
     was = trace.provenance
     kind: TraceKind = "synthetic" if was.kind == "synthetic" else "reconstructed"
     note = f"arrivals generated: Poisson, {rate_per_s!r} requests per second, seed {seed}"
-    return build_trace(name=trace.name, requests=requests, provenance=replace(was, kind=kind, notes=(*was.notes, note)))
+    provenance = replace(was, kind=kind, notes=(*was.notes, note))
+    return build_trace(name=trace.name, requests=requests, provenance=provenance, expert_load=trace.expert_load)
 
 
 def stated_as_recorded(trace: Trace, *, origin: str) -> Trace:
@@ -114,7 +118,7 @@ def stated_as_recorded(trace: Trace, *, origin: str) -> Trace:
         got = f"a {was.kind} trace" + ("" if trace.has_arrivals else " without arrivals")
         raise TraceError(trace.name, got, "recorded arrivals and lengths of unstated origin", "leave the origin out")
     notes = (*was.notes, f"{ORIGIN_STATED_ON_IMPORT}; before: {was.kind}, {was.origin}")
-    return build_trace(name=trace.name, requests=trace.requests, provenance=replace(was, kind="recorded", origin=origin, notes=notes))
+    return replace(trace, provenance=replace(was, kind="recorded", origin=origin, notes=notes))
 
 
 def arrivals_on_grid(gaps_s: np.ndarray) -> np.ndarray:

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from replay.errors import TraceError
 from replay.names import NAME_RULE, is_safe_name
-from replay.provenance import TraceProvenance
+from replay.provenance import TraceProvenance, digest_document
+from replay.specs.routing import ExpertLoad
 
 TRACE_SCHEMA = pa.schema(
     [
@@ -39,7 +40,9 @@ class Trace:
     requests: pa.Table
     provenance: TraceProvenance
     digest: str
-    """Digest of the rows (not of the name or the provenance)."""
+    """Digest of the rows and, where there is one, of the expert load (not of the name or the provenance)."""
+    expert_load: ExpertLoad | None = None
+    """How often each expert was chosen while the requests were served; None where nothing says so."""
 
     @property
     def has_arrivals(self) -> bool:
@@ -52,8 +55,8 @@ class Trace:
         return float(self.requests["arrival_s"][-1].as_py()) if self.has_arrivals else 0.0
 
 
-def build_trace(*, name: str, requests: pa.Table, provenance: TraceProvenance) -> Trace:
-    """Return the trace of rows that already have the promised order and values; casts to TRACE_SCHEMA and digests the rows.
+def build_trace(*, name: str, requests: pa.Table, provenance: TraceProvenance, expert_load: ExpertLoad | None = None) -> Trace:
+    """Return the trace of rows that already have the promised order and values; casts to TRACE_SCHEMA and digests the content.
 
     Raises:
         TraceError: the name could not stand in a path or on one line.
@@ -61,7 +64,15 @@ def build_trace(*, name: str, requests: pa.Table, provenance: TraceProvenance) -
     check_trace_name(name, "the trace's name")
     columns = {field.name: _column(requests, field) for field in TRACE_SCHEMA}
     table = pa.table(columns, schema=TRACE_SCHEMA)
-    return Trace(name=name, requests=table, provenance=provenance, digest=digest_rows(table))
+    digest = digest_rows(table)
+    if expert_load is not None:
+        digest = digest_document([digest, expert_load.digest])
+    return Trace(name=name, requests=table, provenance=provenance, digest=digest, expert_load=expert_load)
+
+
+def with_expert_load(trace: Trace, load: ExpertLoad) -> Trace:
+    """Return a trace with the routing of its requests; it replaces one that was there."""
+    return build_trace(name=trace.name, requests=trace.requests, provenance=trace.provenance, expert_load=load)
 
 
 def renamed(trace: Trace, name: str) -> Trace:

@@ -76,6 +76,8 @@ class Kernel:
     shape: Shape
     axis: Axis
     calls_count: int
+    stage_calls: tuple[int, ...] = ()
+    """Calls in each pipeline stage; empty where there is one stage."""
     weights_format: str = "bf16"
     activations_format: str = "bf16"
     sparse: bool = False
