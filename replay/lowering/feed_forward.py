@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from replay.lowering.builder import Builder, Layers, elementwise
 from replay.lowering.expert_ranks import reached_ratio
-from replay.lowering.op_graph import ExpertsShape, MatmulShape, RankLoads
+from replay.lowering.op_graph import ExpertsShape, MatmulShape, RankLoads, WaitShape
 from replay.specs.model import ExpertsSpec
 
 
@@ -47,12 +47,12 @@ def _experts_block(builder: Builder, experts: ExpertsSpec, loads: RankLoads | No
     SGLang and TensorRT-LLM without an all-to-all).
     """
     _routing(builder, experts, layers)
-    builder.add("experts", "moe", _experts_shape(builder, experts, loads), inputs=("route", "mlp_norm"), layers=layers)
+    done = _experts(builder, experts, loads, ("route", "mlp_norm"), layers)
     if not experts.shared_experts_count:
-        return "experts"
+        return done
     shared = _shared_block(builder, experts, layers)
     builder.add(
-        "combine", "moe", elementwise(2 * builder.model.hidden_size, builder.model.hidden_size), inputs=("experts", shared), layers=layers
+        "combine", "moe", elementwise(2 * builder.model.hidden_size, builder.model.hidden_size), inputs=(done, shared), layers=layers
     )
     return "combine"
 
@@ -68,8 +68,8 @@ def _exchanged_experts(builder: Builder, experts: ExpertsSpec, loads: RankLoads,
     _routing(builder, experts, layers)
     sent = hidden * reached_ratio(loads.busiest or loads.typical)
     dispatched = builder.collective("expert_dispatch", "all_to_all", sent, ("route", "mlp_norm"), layers)
-    builder.add("experts", "moe", _experts_shape(builder, experts, loads), inputs=dispatched, layers=layers)
-    combined = builder.collective("expert_combine", "all_to_all", sent, ("experts",), layers)
+    done = _experts(builder, experts, loads, dispatched, layers)
+    combined = builder.collective("expert_combine", "all_to_all", sent, (done,), layers)
     gathered = builder.collective("expert_all_gather", "all_gather", hidden / builder.ranks, combined, layers)
     if not experts.shared_experts_count:
         return gathered
@@ -84,15 +84,20 @@ def _routing(builder: Builder, experts: ExpertsSpec, layers: Layers) -> None:
     builder.add("route", "moe", elementwise(count, 2 * per_row, 4.0), inputs=("router",), layers=layers)
 
 
-def _experts_shape(builder: Builder, experts: ExpertsSpec, loads: RankLoads | None) -> ExpertsShape:
-    split = builder.ranks if loads is None else builder.ranks // loads.ranks_count
-    return ExpertsShape(
+def _experts(builder: Builder, experts: ExpertsSpec, loads: RankLoads | None, sources: tuple[str, ...], layers: Layers) -> str:
+    """Append the experts, and the wait for the busiest rank before their results are joined; return whose results to read."""
+    shape = ExpertsShape(
         hidden=builder.model.hidden_size,
-        width=experts.intermediate_size // split,
+        width=experts.intermediate_size // (builder.ranks if loads is None else builder.ranks // loads.ranks_count),
         experts_count=experts.experts_count if loads is None else loads.experts_count,
         experts_per_row=experts.experts_per_token,
         loads=loads,
     )
+    builder.add("experts", "moe", shape, inputs=sources, layers=layers)
+    if loads is None or not loads.busiest:
+        return "experts"
+    builder.add("expert_wait", "all_reduce", WaitShape(), inputs=("experts",), layers=layers)
+    return "expert_wait"
 
 
 def _shared_block(builder: Builder, experts: ExpertsSpec, layers: Layers) -> str:

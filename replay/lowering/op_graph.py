@@ -7,7 +7,7 @@ fixed number of rows (images of a convolution, rows of a product, products of a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -81,9 +81,9 @@ class ExpertsShape:
         return (even,) if self.loads is None else self.loads.typical
 
     @property
-    def busiest(self) -> tuple[LoadGroup, ...]:
-        """Experts of the rank that the others wait for; empty where none waits."""
-        return () if self.loads is None else self.loads.busiest
+    def of_busiest(self) -> ExpertsShape:
+        """The same on the rank that the others wait for."""
+        return self if self.loads is None else replace(self, loads=replace(self.loads, typical=self.loads.busiest or self.loads.typical))
 
     @property
     def expert_weights(self) -> int:
@@ -127,6 +127,11 @@ class CollectiveShape:
     kind: Collective
     across_nodes: bool = False
     """Whether every rank is in a node of its own; else they fill nodes one after another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitShape:
+    """Ranks that wait for the one with most rows of experts: as long as its experts take longer than those of an average one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +184,7 @@ Shape = (
     | ElementwiseShape
     | AttentionShape
     | CollectiveShape
+    | WaitShape
     | ConvolutionShape
     | BatchedMatmulShape
     | StreamShape

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.lowering.expert_ranks import reached_ratio
-from replay.lowering.op_graph import ExpertsShape, LoadGroup
+from replay.lowering.op_graph import ExpertsShape
 from replay.tiling.families.expert_tiles import expected_active, expected_row_tiles
 from replay.tiling.terms import Array
 
@@ -24,8 +24,9 @@ class RankRows:
     row_tiles: Array
 
 
-def rank_rows(shape: ExpertsShape, groups: tuple[LoadGroup, ...], tokens: Array, tile_rows: Array) -> RankRows:
-    """Return the rows of experts in `groups` for `tokens` of all ranks [rows]: each token chooses each expert with its chance."""
+def rank_rows(shape: ExpertsShape, tokens: Array, tile_rows: Array) -> RankRows:
+    """Return the rows of an average rank's experts for `tokens` of all ranks [rows]: each token chooses each expert with its chance."""
+    groups = shape.typical
     means = [tokens * group.rows_per_token for group in groups]
     active = sum(group.count * expected_active(mean) for group, mean in zip(groups, means, strict=True))
     tiles = sum(group.count * expected_row_tiles(mean, tile_rows) for group, mean in zip(groups, means, strict=True))

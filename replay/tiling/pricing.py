@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from replay.lowering.kernel_plan import Decision, Kernel
-from replay.lowering.op_graph import CollectiveShape
+from replay.lowering.op_graph import CollectiveShape, WaitShape
 from replay.specs.mapping import MappingSpec
 from replay.tiling.attention import AttentionPricer
 from replay.tiling.bins import AttentionBin, ProductBin
@@ -85,4 +85,6 @@ def _families(kernel: Kernel) -> tuple[str, ...]:
         return (str(kernel.axis),)
     if kernel.backends:
         return ("gemm", "vector_gemm") if kernel.is_dense else ("experts",)
+    if isinstance(kernel.shape, WaitShape):
+        return ("experts",)
     return COLLECTIVE_FAMILIES if isinstance(kernel.shape, CollectiveShape) else stream_families(kernel)

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.lowering.kernel_plan import FORMAT_BYTES, MATRIX_RATES, Kernel
-from replay.lowering.op_graph import LoadGroup
 from replay.specs.hardware import KernelFit
 from replay.tiling.bins import ProductBin, product_format
 from replay.tiling.expert_rows import rank_rows
@@ -123,23 +122,7 @@ def _on_vector_units(kernel: Kernel, rows: Array, library: KernelLibrary, stack:
 
 
 def price_experts(kernel: Kernel, rows: Array, bin_: ProductBin, library: KernelLibrary, stack: str) -> ProductChoice:
-    """Return a mixture of experts on one rank for each number of tokens [rows], at least 1.
-
-    Choices go to experts at random, by their loads. Terms are those of an average rank; what the busiest one takes longer, the
-    others wait for it: `sync_s`.
-    """
-    typical = _price_rank(kernel, kernel.experts.typical, rows, bin_, library, stack)
-    if not kernel.experts.busiest:
-        return typical
-    busiest = _price_rank(kernel, kernel.experts.busiest, rows, bin_, library, stack)
-    wait_s = np.maximum(busiest.cost.time_s - typical.cost.time_s, 0.0)
-    return replace(typical, cost=typical.cost.unmeasured(typical.cost.terms.with_sync(wait_s)))
-
-
-def _price_rank(
-    kernel: Kernel, groups: tuple[LoadGroup, ...], rows: Array, bin_: ProductBin, library: KernelLibrary, stack: str
-) -> ProductChoice:
-    """Return the experts of one rank, chosen as the groups say, for each number of tokens [rows]."""
+    """Return a mixture of experts on one average rank for each number of tokens [rows], at least 1, routed at random by load."""
     shape, device = kernel.experts, library.device
     variant = kernel.weights_format if kernel.activations_format in MATRIX_RATES or FORMAT_BYTES[kernel.weights_format] < 1 else "bf16"
     found = library.find("experts", (variant, *EXPERT_STAND_INS.get(variant, ("bf16",))), stack)
@@ -147,7 +130,7 @@ def _price_rank(
     model = library.model(EXPERTS, found, wanted=variant, timed=timed)
     ones = np.ones(len(rows))
     tiles = _expert_tiles(kernel, rows, bin_)
-    load = rank_rows(shape, groups, rows, tiles.rows)
+    load = rank_rows(shape, rows, tiles.rows)
     shapes = {
         "tokens": load.tokens,
         "choices": shape.experts_per_row * ones,

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from replay.lowering.kernel_plan import FORMAT_BYTES, Kernel
-from replay.lowering.op_graph import LoadGroup
 from replay.specs.hardware import HardwareSpec
 from replay.tiling.attention import equal_prompts
 from replay.tiling.expert_rows import rank_rows
@@ -46,20 +45,9 @@ class SpatialKernels:
         return _choice(found, self._cost(found.terms))
 
     def experts(self, kernel: Kernel, rows: Array) -> ProductChoice:
-        """Return a mixture of experts for each number of tokens [rows], at least 1, routed at random by load: up, then down.
-
-        Terms are those of an average rank; what the busiest one takes longer, the others wait for it (`sync_s`).
-        """
-        typical = self._rank_experts(kernel, kernel.experts.typical, rows)
-        if not kernel.experts.busiest:
-            return typical
-        busiest = self._rank_experts(kernel, kernel.experts.busiest, rows)
-        wait_s = np.maximum(busiest.cost.time_s - typical.cost.time_s, 0.0)
-        return replace(typical, cost=typical.cost.unmeasured(typical.cost.terms.with_sync(wait_s)))
-
-    def _rank_experts(self, kernel: Kernel, groups: tuple[LoadGroup, ...], rows: Array) -> ProductChoice:
+        """Return a mixture of experts on one average rank for each number of tokens [rows], at least 1, routed by load: up, then down."""
         shape = kernel.experts
-        load = rank_rows(shape, groups, rows, np.full(len(rows), np.inf))
+        load = rank_rows(shape, rows, np.full(len(rows), np.inf))  # no tile is ever full: row tiles do not count here
         active = np.maximum(load.active_experts, 1.0)
         each = np.maximum(load.rows / active, 1.0)
         up = self._mapped(kernel, each, 2 * shape.width, shape.hidden, repeats=active)

@@ -89,10 +89,10 @@ def test_ranks_together_get_every_choice_once_and_the_busiest_no_less_than_the_m
 def test_uniform_routing_splits_the_work_evenly_and_nobody_waits(ranks, tokens, tile_rows):
     shape = ExpertsShape(hidden=64, width=64, experts_count=8, experts_per_row=2)
     rows, tiles = np.array([float(tokens)]), np.array([tile_rows])
-    whole = rank_rows(shape, shape.typical, rows, tiles)
+    whole = rank_rows(shape, rows, tiles)
     for routing in (UNIFORM, ExpertLoad(origin="x", layers=((7.0,) * 8,) * 32)):
         loads = loads_of(ranks, routing)
-        part = rank_rows(replace(shape, loads=loads), loads.typical, rows, tiles)
+        part = rank_rows(replace(shape, loads=loads), rows, tiles)
         assert loads.busiest == ()
         for name in ROW_FIELDS:
             assert getattr(part, name) * ranks == pytest.approx(getattr(whole, name)), name

@@ -22,7 +22,7 @@ def test_layers_are_split_as_vllm_splits_them(layers, stages, expected):
 
 
 def test_more_stages_than_layers_are_refused():
-    with pytest.raises(SpecError, match="33 stages for the 32 layers of llama-3.1-8b; want at most 32"):
+    with pytest.raises(SpecError, match=r"33 stages for the 32 layers of llama-3\.1-8b; want at most 32"):
         plan_kernels(LLAMA_8B, round_hardware(), mapping("[parallelism]", "pipeline = 33"))
 
 

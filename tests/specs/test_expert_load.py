@@ -53,7 +53,7 @@ def test_one_row_stands_for_all_layers_and_dense_layers_have_none():
 
 
 def test_an_expert_chosen_twice_by_every_token_is_refused():
-    with pytest.raises(SpecError, match="1.82 choices of expert 0 by each token in layer 0"):
+    with pytest.raises(SpecError, match=r"1\.82 choices of expert 0 by each token in layer 0"):
         ExpertLoad(origin="x", layers=((70.0, *EVEN[1:]),)).rows_per_token(MIXTRAL)
 
 
