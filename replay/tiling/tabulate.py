@@ -49,12 +49,9 @@ class Tabulator:
         index: dict[str, Array] = {"phase": np.repeat([0, 1], rows_to + 1), "tokens": np.tile(np.arange(rows_to + 1), 2)}
 
         def price(kernel: Kernel) -> Cost:
-            waits = isinstance(kernel.shape, WaitShape)
-            return (
-                self._wait(next(one for one in kernels if isinstance(one.shape, ExpertsShape)), rows_to)
-                if waits
-                else self._by_rows(kernel, rows_to)
-            )
+            if isinstance(kernel.shape, WaitShape):
+                return self._wait(next(one for one in kernels if isinstance(one.shape, ExpertsShape)), rows_to)
+            return self._by_rows(kernel, rows_to)
 
         return pa.table(index | self._columns(kernels, price))
 

@@ -65,6 +65,6 @@ def test_recorded_routing_rolls_back_what_uniform_routing_releases(routed):
     arms = ("gate", "--baseline", "split.toml", "--candidate", "whole.toml", *MODEL)
     assert routed.replay(*arms, "--trace", "uniform.parquet", "--out", "even").exit_code == 0
     assert routed.replay(*arms, "--trace", "skewed.parquet", "--out", "uneven").exit_code == 10
-    [cell] = json.loads(routed.read("uneven/verdict.json"))["predicate"]["cells"]
-    cause = cell["cause"]
-    assert (cause["first_failing_stage"], cause["bottleneck_class"]) == ("execution", "interconnect")
+    found = json.loads(routed.read("uneven/verdict.json"))["predicate"]
+    assert (found["first_failing_stage"], found["bottleneck_class"]) == ("execution", "interconnect")
+    assert found["mitigation"]["revert"] == ["parallelism.expert"]
