@@ -58,16 +58,26 @@ MEASURED_SCHEMA = pa.schema(
     ]
 )
 """Ranges of rows of a kernel's term table that timings of the kernel decide: they are `measured`, whatever `source` says of the others."""
+STAGE_SCHEMA = pa.schema(
+    [
+        pa.field("kernel", pa.string(), nullable=False),
+        pa.field("stage", pa.int64(), nullable=False),
+        pa.field(
+            "calls_count", pa.int64(), nullable=False
+        ),  # calls of a step in that stage; over the stages they add up to KERNEL_SCHEMA's
+    ]
+)
+"""Calls of each kernel in each pipeline stage that runs it. A hand-over counts where it is sent, its gathering where it is received."""
 MEASURED_ERROR_RATIO = 0.02
 """Mean relative error of those: two collections of one kernel on one device model differ by 1 to 3 % in the median (public tables)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvPool:
-    """The key-value cache of one replica."""
+    """The key-value cache of one replica; bytes are those of the pipeline stage with least room for it."""
 
     blocks_count: int
-    """Blocks that fit beside weights and work space; 0 where nothing fits."""
+    """Blocks that fit beside weights and work space in every stage; 0 where nothing fits."""
     block_tokens: int
     block_bytes: float
     """Bytes of one block on each rank."""
@@ -108,6 +118,8 @@ class StepLimits:
     routing: str = "round_robin"
     """One of ROUTING_NAMES; what they do stands in `replay.execution.fleet`."""
     """Share of the pool that admission leaves free."""
+    pipeline_stages: int = 1
+    """Stages that a step passes through one after another; while one is in the second, the first is idle or has the next step."""
 
     @property
     def attention_window(self) -> float:
@@ -117,7 +129,7 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTable:
-    """Cost of every step composition under one mapping of one model on one accelerator (or tensor-parallel group)."""
+    """Cost of every step composition under one mapping of one model on one accelerator (or group of them)."""
 
     kernels: pa.Table
     """KERNEL_SCHEMA."""
@@ -136,6 +148,7 @@ class StepTable:
     host_launch_s: float
     """Host time of one eager launch."""
     host_graph_launch_s: float
+    """Host time of a captured step: one graph for each pipeline stage, launched as the step reaches it."""
     launches_count: int
     """Eager launches of a decode-only step."""
     prefill_launches_count: int
@@ -143,9 +156,13 @@ class StepTable:
     pool: KvPool
     limits: StepLimits
     reference_flops_per_s: float
-    """Peak of the whole tensor-parallel group that MFU is measured against."""
+    """Peak of the whole group, over ranks and stages, that MFU is measured against."""
     measured: pa.Table = field(default_factory=MEASURED_SCHEMA.empty_table)
     """MEASURED_SCHEMA; empty without measurements."""
+    stages: pa.Table = field(default_factory=STAGE_SCHEMA.empty_table)
+    """STAGE_SCHEMA; empty where there is one stage. A step's device time is the sum over all stages. The next step can enter a stage that
+    the one before it left, so that a full pipeline ends one step in the time of its slowest stage.
+    """
 
     @property
     def watermark_blocks(self) -> int:

@@ -18,7 +18,7 @@ from replay.lowering.kernel_plan import Decision
 from replay.provenance import canonical_json
 from replay.tiling.step_table import KvPool, StepLimits, StepTable
 
-TABLES = ("kernels", "token_terms", "sequence_terms", "decode_terms", "prefill_terms", "capture", "measured")
+TABLES = ("kernels", "token_terms", "sequence_terms", "decode_terms", "prefill_terms", "capture", "measured", "stages")
 _REST = b"replay.rest"
 _SEAL_BYTES = hashlib.sha256().digest_size
 
