@@ -18,13 +18,13 @@ from replay.tiling.step_table import StepTable
 from replay.tiling.terms import combine
 
 HOST_LAYER = "host"
-"""Time that steps waited for the host after their device work was done."""
+"""Time that steps waited for the host after their device work was done, or for kernels to be compiled."""
 ALL_LAYERS = "all"
 PRICE_TOLERANCE = 1e-9
 """Relative; rounding of a sum over kernels in another order is far below it, another table or factor far above."""
 
 STEP_COLUMNS = (
-    "start_s", "end_s", "device_s", "host_s", "tokens", "sequences", "decode_sequences", "decode_context_tokens",
+    "start_s", "end_s", "compile_s", "device_s", "host_s", "tokens", "sequences", "decode_sequences", "decode_context_tokens",
     "prefill_tokens", "prefill_pairs", "recomputed_tokens", "output_tokens", "captured_tokens",
 )  # fmt: skip
 """What `replay.assembly.tally` reads of a step, in its order."""

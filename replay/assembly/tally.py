@@ -32,7 +32,8 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
     - `sums`, all zero: by layer, `host` and the whole step [windows, layers + 2, TIME and STALL]; amounts [windows, 5]; uses of
       token rows and of sequence rows; sums of decode and of prefill kernels [kernels, 7]; and room for a step [layers, TIME and STALL].
     """
-    start_s, end_s, device_s, host_s, tokens, sequences, decodes, contexts, prefill_tokens, pairs, recomputed, outputs, captured = steps
+    start_s, end_s, compile_s, device_s, host_s = steps[:5]
+    tokens, sequences, decodes, contexts, prefill_tokens, pairs, recomputed, outputs, captured = steps[5:]
     token_rows, sequence_rows, decode_layers, prefill_layers = rows
     decode, context_knots, prefill, token_knots, keys_knots = costs
     by_layer, amounts, token_uses, sequence_uses, decode_sums, prefill_sums, now = sums
@@ -68,7 +69,7 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
             by_layer[window, layer, TIME] += now[layer, TIME]
             by_layer[window, layer, STALL] += now[layer, STALL]
             stall_s += now[layer, STALL]
-        by_layer[window, layers, TIME] += max(host_s[step] - device_s[step], 0.0)
+        by_layer[window, layers, TIME] += max(host_s[step] - device_s[step], 0.0) + compile_s[step]
         by_layer[window, layers + 1, TIME] += end_s[step] - start_s[step]
         by_layer[window, layers + 1, STALL] += stall_s
         amounts[window, DECODES] += decodes[step]

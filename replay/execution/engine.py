@@ -66,6 +66,10 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     - Where a running sequence finds no free block, the newest running one (perhaps itself) is preempted: it returns its
       blocks, goes to the *front* of the queue, and later computes prompt and generated tokens again as a prompt.
     - The step that computes the last token of a prompt emits the first output token at its end; every decode emits one.
+    - With `compile_bins`, kernels are compiled for a bin of token counts when the first step needs it, which waits `compile_variant_s`
+      (just-in-time compilers: DeepGEMM, Triton, torch.compile); steps beyond the last bin need nothing compiled. `at_start`: all
+      bins are compiled from time 0 on, and the server serves when that is done (vLLM's compile_sizes); `before_ready`: before time 0.
+      Beyond `compile_max_variants`, further bins run eagerly (torch.compile's recompile limit).
     - A one-token chunk of a prompt counts as prefill. A query sees `attention_window_tokens` keys at most, itself included.
     - Prompt plus output beyond `max_context_tokens`, or a cache beyond the pool, can never fit: such requests keep their row,
       with null times and the status `never_fits`.

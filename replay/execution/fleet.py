@@ -215,4 +215,4 @@ def part_sizes(arrays: LoopArrays) -> dict[str, int]:
     """Return the length of each part of a replica's memory, by the name of the limit that says where it starts."""
     starts = {name: int(arrays.limits[name][0]) for name in arrays.limits.dtype.names if name.endswith("_at")}
     ends = sorted([*starts.values(), len(arrays.memory)])
-    return {name: next(end for end in ends if end > start) - start for name, start in starts.items()}
+    return {name: next((end for end in ends if end > start), start) - start for name, start in starts.items()}

@@ -77,8 +77,11 @@ def run_steps(
         schedule(sequences, memory, gaps, state, limits, step)
         if step.sequences > 0:
             row = token_rows[step.tokens + (limits.max_batched_tokens + 1 if step.prefill_tokens > 0 else 0)]
-            step.captured_tokens, step.host_s = row.captured_tokens, row.host_s
+            step.captured_tokens, step.host_s, step.compile_s = row.captured_tokens, row.host_s, 0.0
             step.device_s = row.device_s + sequence_s[step.sequences]
+            if limits.compile_bins > 0 and not _is_compiled(memory, state, limits, step):
+                step.captured_tokens, step.host_s = 0, row.eager_host_s
+                step.device_s = row.eager_device_s + sequence_s[step.sequences]
             if step.decode_sequences > 0:
                 step.device_s += decode_seconds(step, decode, context_knots)
             if step.prefill_tokens > 0:
@@ -111,12 +114,29 @@ def _start(state: Records, step: Records) -> None:
     """Put a step behind those in flight."""
     step.scheduled_s = state.clock_s
     step.start_s = max(state.clock_s, state.busy_until_s)
-    step.end_s = state.busy_until_s = step.start_s + max(step.device_s, step.host_s)
+    step.end_s = state.busy_until_s = step.start_s + max(step.device_s, step.host_s) + step.compile_s
     if state.in_flight == 0:
         state.oldest_end_s, state.oldest_listed, state.oldest_implied = step.end_s, state.newest_listed, state.implied
         state.oldest_is_round = state.newest_is_round
     state.in_flight += 1
     state.steps += 1
+
+
+@compiled_part
+def _is_compiled(memory: Counts, state: Records, limits: Records, step: Records) -> bool:
+    """Return whether a step has the variant that it needs, if it needs one; compile it now, if there may be another one."""
+    place = limits.compile_bins_at
+    end = place + limits.compile_bins
+    while place < end and memory[place] < step.tokens:
+        place += 1
+    if place == end or memory[place + limits.compile_bins] > 0:
+        return True
+    if state.variants == limits.compile_max_variants:
+        return False
+    memory[place + limits.compile_bins] = 1
+    state.variants += 1
+    step.compile_s = limits.compile_variant_s
+    return True
 
 
 @compiled_part

@@ -86,6 +86,7 @@ STATE = np.dtype(
         ("round_end_s", np.float64),  # end of the last one of those
         ("gaps", np.int64),  # depth of the stack of gaps
         ("token_gaps", np.int64),  # gaps between tokens in the current record of them
+        ("variants", np.int64),  # compiled ones
         ("unrecorded_preemptions", np.int64),  # by a schedule that let nothing run
         (f"sources_{sources_digest(*SOURCES)}", np.int64),  # makes the type, by which compiled code is found, change with the code
     ]
@@ -116,13 +117,15 @@ ORDERED_REQUESTS = 128
 LIMITS = np.dtype(
     [
         ("max_delay_s", np.float64),
+        ("compile_variant_s", np.float64),
         *(
             (name, np.int64)
             for name in (
                 "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "scheduler", "queue",
                 "block_tokens", "pool_blocks", "watermark_blocks", "kv_policy",
-                "stops_at_finish", "prefix_cache", "trace_block_tokens", "ring", "found_mask", "found_shift", "table_blocks",
-                "seats_at", "preempted_at", "waiting_at", "emitting_at", "finished_at", "fresh_at",
+                "compile_bins", "compile_max_variants", "stops_at_finish",
+                "prefix_cache", "trace_block_tokens", "ring", "found_mask", "found_shift", "table_blocks",
+                "seats_at", "preempted_at", "waiting_at", "emitting_at", "finished_at", "fresh_at", "compile_bins_at",
                 "blocks_at", "found_at", "tables_at", "slots_at", "starts_at", "nodes_at",
             )
         ),
@@ -140,7 +143,8 @@ class LoopArrays(NamedTuple):
     sequences in order of admission; `preempted_at`, stack whose top is the head of the queue; `waiting_at`, the others that wait
     (`replay.execution.loop_queue`); `emitting_at`, for each step in flight the sequences that get a token when it ends
     [steps in flight, max running]; `finished_at`, the sequences that the last step to end has finished;
-    `fresh_at`, blocks that steady sequences need in each round, which repeat [block tokens].
+    `fresh_at`, blocks that steady sequences need in each round, which repeat [block tokens]; `compile_bins_at`, largest tokens of each
+    compiled variant, then whether it exists [2, variants].
     """
     gaps: Records
     """Stack of GAP [GAPS_KEPT], see `replay.execution.loop_steady`."""
@@ -166,7 +170,7 @@ def new_sequences(rows: Counts, arrival_s: Floats, prompt_tokens: Counts, output
 def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> LoopArrays:
     """Return empty queues under a table's limits, with the whole pool free and the clock at 0."""
     bounds, pool = table.limits, table.pool
-    steps_in_flight = 2 if bounds.async_scheduling else 1
+    steps_in_flight, bins = 2 if bounds.async_scheduling else 1, len(bounds.compile_bins)
     parts = cache.parts | {
         "seats_at": np.zeros(bounds.max_running, dtype=np.int64),
         "preempted_at": np.zeros(sequences_count, dtype=np.int64),
@@ -174,11 +178,14 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
         "emitting_at": np.zeros(steps_in_flight * bounds.max_running, dtype=np.int64),
         "finished_at": np.zeros(bounds.max_running, dtype=np.int64),
         "fresh_at": np.zeros(pool.block_tokens, dtype=np.int64),
+        "compile_bins_at": np.array([*bounds.compile_bins, *(place < bounds.compiled_at_start for place in range(bins))], dtype=np.int64),
     }
     starts = np.cumsum([0, *(len(part) for part in parts.values())])
     limits = np.zeros(1, LIMITS)
     for name, value in {
-        **{name: getattr(bounds, name) for name in ("max_delay_s", "max_running", "max_batched_tokens")},
+        **{name: getattr(bounds, name) for name in ("max_delay_s", "compile_variant_s", "max_running", "max_batched_tokens")},
+        "compile_bins": bins,
+        "compile_max_variants": NEVER if bounds.compile_max_variants is None else bounds.compile_max_variants,
         "window_tokens": bounds.attention_window_tokens,
         "steps_in_flight": steps_in_flight,
         "scheduler": SCHEDULER_NAMES.index(bounds.scheduler),
@@ -192,7 +199,7 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
     }.items():
         limits[name] = value
     state = np.zeros(1, dtype=STATE)
-    state["given"] = sequences_count
+    state["given"], state["variants"], state["clock_s"] = sequences_count, bounds.compiled_at_start, bounds.ready_s
     state["free_blocks"], state["free_slots"] = pool.blocks_count, len(cache.parts.get("slots_at", ()))
     state["blocked_budget"], state["next_window_round"], state["next_last_round"] = -1, NEVER, NEVER
     return LoopArrays(

@@ -17,6 +17,9 @@ class Replica:
 
     def __init__(self, engine: Engine, prices: Prices) -> None:
         self.engine, self.prices = engine, prices
+        limits = engine.limits
+        self.variants = set(limits.compile_bins[: limits.compiled_at_start])
+        self.ready_s = limits.ready_s
         self.most_in_flight = 2 if engine.limits.async_scheduling else 1
         self.coming: deque[Request] = deque()
         self.steps: list[dict[str, Any]] = []
@@ -31,7 +34,7 @@ class Replica:
         self.coming.append(request)
         self.outstanding += 1
         if self.rests or self.next_s == math.inf:
-            self.next_s = min(self.next_s, at_s)
+            self.next_s = max(self.ready_s, min(self.next_s, at_s))
 
     def go_on(self) -> list[Request]:
         """Do what comes next, at `next_s`; return the requests that are done with that."""
@@ -69,11 +72,23 @@ class Replica:
     def start(self, chunks: list[Chunk], now_s: float) -> None:
         """Put a step behind those in flight."""
         step = _counts(chunks, self.engine)
-        step |= self.prices.price(step)
+        compile_s, eager = self.variant(step["tokens"])
+        step |= self.prices.price(step, eager=eager) | {"compile_s": compile_s}
         start_s = max(now_s, self.steps[-1]["end_s"] if self.steps else 0.0)
-        step |= {"scheduled_s": now_s, "start_s": start_s, "end_s": start_s + max(step["device_s"], step["host_s"])}
+        step |= {"scheduled_s": now_s, "start_s": start_s, "end_s": start_s + max(step["device_s"], step["host_s"]) + compile_s}
         self.steps.append(step)
         self.in_flight.append((step["end_s"], [chunk.request for chunk in chunks if chunk.emits]))
+
+    def variant(self, tokens: int) -> tuple[float, bool]:
+        """How long a step waits for the variant that it needs, and whether it does without, for there may be no more."""
+        limits = self.engine.limits
+        needed = next((size for size in limits.compile_bins if size >= tokens), None)
+        if needed is None or needed in self.variants:
+            return 0.0, False
+        if len(self.variants) == limits.compile_max_variants:
+            return 0.0, True
+        self.variants.add(needed)
+        return limits.compile_variant_s, False
 
 
 class Senders:

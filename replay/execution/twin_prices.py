@@ -23,10 +23,10 @@ class Prices:
         self.context_knots = sorted(set(table.decode_terms["context_tokens"].to_pylist()))
         self.token_knots, self.keys_knots = (sorted(set(table.prefill_terms[name].to_pylist())) for name in ("tokens", "keys_tokens"))
 
-    def price(self, step: dict[str, Any]) -> dict[str, Any]:
-        """Return the columns that say what a step of such counts costs."""
+    def price(self, step: dict[str, Any], *, eager: bool) -> dict[str, Any]:
+        """Return the columns that say what a step of such counts costs; `eager`: without a captured graph in any case."""
         phase_start = (self.table.limits.max_batched_tokens + 1) * (step["prefill_tokens"] > 0)
-        captured = self.captured[phase_start + step["tokens"]]
+        captured = 0 if eager else self.captured[phase_start + step["tokens"]]
         row = phase_start + (captured or step["tokens"])
         device_s = self._sum("tokens", lambda name: self._row(name, row))
         device_s += self._sum("sequences", lambda name: self._row(name, step["sequences"]))

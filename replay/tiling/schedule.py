@@ -86,6 +86,10 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
         kv_policy=str(mapping.value("kv.policy")),
         kv_watermark_ratio=mapping.number("kv.watermark_ratio"),
         pipeline_stages=mapping.count("parallelism.pipeline"),
+        compile_bins=bins if isinstance(bins := mapping.value("compile.bins"), tuple) else (),
+        compile_variant_s=mapping.number("compile.variant_s"),
+        compile_warmup=str(mapping.value("compile.warmup")),
+        compile_max_variants=kept if isinstance(kept := mapping.value("compile.max_variants"), int) else None,
         replicas_count=mapping.count("fleet.replicas"),
         routing=str(mapping.value("fleet.routing")),
     )

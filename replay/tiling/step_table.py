@@ -88,6 +88,7 @@ class KvPool:
 
 SCHEDULER_NAMES = ("chunked", "prefill_first", "static")
 QUEUE_NAMES = ("fcfs", "sjf", "longest_prefix", "hrrn")
+WARMUP_NAMES = ("none", "at_start", "before_ready")
 ROUTING_NAMES = ("round_robin", "least_loaded", "power_of_two", "prefix_aware")
 KV_POLICY_NAMES = ("on_demand", "whole_prompt", "reserve")
 
@@ -114,12 +115,30 @@ class StepLimits:
     kv_policy: str = "on_demand"
     """One of KV_POLICY_NAMES: which blocks must be free, and which are taken, at admission."""
     kv_watermark_ratio: float = 0.0
+    """Share of the pool that admission leaves free."""
     replicas_count: int = 1
     routing: str = "round_robin"
     """One of ROUTING_NAMES; what they do stands in `replay.execution.fleet`."""
-    """Share of the pool that admission leaves free."""
+    compile_bins: tuple[int, ...] = ()
+    """Token counts up to which each compiled variant serves, ascending."""
+    compile_variant_s: float = 0.0
+    compile_warmup: str = "none"
+    """One of WARMUP_NAMES."""
+    compile_max_variants: int | None = None
     pipeline_stages: int = 1
     """Stages that a step passes through one after another; while one is in the second, the first is idle or has the next step."""
+
+    @property
+    def compiled_at_start(self) -> int:
+        """Variants that exist before the first step: the smallest ones, as many as are kept."""
+        if self.compile_warmup == "none":
+            return 0
+        return min(len(self.compile_bins), self.compile_max_variants or len(self.compile_bins))
+
+    @property
+    def ready_s(self) -> float:
+        """When the server starts to serve: at the first arrival, or when its variants are compiled."""
+        return self.compiled_at_start * self.compile_variant_s if self.compile_warmup == "at_start" else 0.0
 
     @property
     def attention_window(self) -> float:

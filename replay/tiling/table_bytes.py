@@ -46,7 +46,8 @@ def unpack(key: str, data: bytes) -> tuple[StepTable, tuple[Decision, ...]] | No
     document: dict[str, Any] = json.loads(tables[TABLES[0]].schema.metadata[_REST])
     tables = {name: table.replace_schema_metadata(None) for name, table in tables.items()}
     rest = document["table"]
-    rest |= {"pool": KvPool(**rest["pool"]), "limits": StepLimits(**rest["limits"])}
+    limits = rest["limits"] | {"compile_bins": tuple(rest["limits"]["compile_bins"])}
+    rest |= {"pool": KvPool(**rest["pool"]), "limits": StepLimits(**limits)}
     return StepTable(**tables, **rest), tuple(Decision(**decision) for decision in document["decisions"])
 
 

@@ -42,7 +42,7 @@ def quiet_case(seed=0, **rules):
 
 
 @settings(max_examples=150, deadline=None)
-@given(replay_cases())
+@given(replay_cases(compiles=True))
 @example(crowded_case())
 @example(quiet_case())
 @example(quiet_case(1))
