@@ -19,7 +19,8 @@ VALUES = {
     "batching.async_scheduling": "true", "kv.prefix_cache": "true", "kv.policy": '"reserve"', "kv.watermark_ratio": "0.01",
     "batching.scheduler": '"static"', "batching.max_delay_s": "0.1", "batching.queue": '"sjf"',
     "placement.experts": '"round_robin"', "parallelism.expert": "2", "parallelism.expert_exchange": '"all_to_all"',
-    "parallelism.pipeline": "2", "compile.bins": "[7, 64]", "compile.variant_s": "0.5", "compile.warmup": '"at_start"', "compile.max_variants": "3",
+    "parallelism.pipeline": "2",
+    "compile.bins": "[7, 64]", "compile.variant_s": "0.5", "compile.warmup": '"at_start"', "compile.max_variants": "3",
     "fleet.replicas": "2", "fleet.routing": '"least_loaded"',
 }  # fmt: skip
 ALONE = {
@@ -56,8 +57,7 @@ def test_a_chip_scope_is_the_setting_there_and_nothing_elsewhere(name):
     plain = mapping(*with_it)
     everywhere = mapping(*with_it, (section, f"{key} = {value}"))
     scoped = mapping(*with_it, (section, f'"{key}@[chip=h100-sxm]" = {value}'))
-    assert table(everywhere, "h100-sxm", experts=name in EXPERTS) != table(plain, "h100-sxm", experts=name in EXPERTS), (
-        "the setting changes nothing, so the test shows nothing"
-    )
-    assert table(scoped, "h100-sxm", experts=name in EXPERTS) == table(everywhere, "h100-sxm", experts=name in EXPERTS)
-    assert table(scoped, "h200-sxm", experts=name in EXPERTS) == table(plain, "h200-sxm", experts=name in EXPERTS)
+    moe = name in EXPERTS
+    assert table(everywhere, "h100-sxm", experts=moe) != table(plain, "h100-sxm", experts=moe), "the setting changes nothing"
+    assert table(scoped, "h100-sxm", experts=moe) == table(everywhere, "h100-sxm", experts=moe)
+    assert table(scoped, "h200-sxm", experts=moe) == table(plain, "h200-sxm", experts=moe)
