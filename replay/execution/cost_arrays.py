@@ -81,8 +81,7 @@ def _token_rows(table: StepTable, seconds: Floats) -> Records:
     rows = np.empty(len(captured), dtype=TOKEN_ROW)
     rows["captured_tokens"] = captured
     rows["device_s"] = np.where(captured > 0, seconds[phase_starts + captured], seconds)
-    launches = table.launches_count + table.prefill_launches_count * (phase_starts > 0)
-    rows["eager_device_s"], rows["eager_host_s"] = seconds, launches * table.host_launch_s
+    rows["eager_device_s"], rows["eager_host_s"] = seconds, table.eager_host_s(phase_starts > 0)
     rows["host_s"] = np.where(captured > 0, table.host_graph_launch_s, rows["eager_host_s"])
     return rows
 

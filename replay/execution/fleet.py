@@ -168,7 +168,9 @@ class Replicas:
     def take_steps(self) -> pa.Table:
         """Return STEPS_SCHEMA of all replicas since this was asked last."""
         parts = [steps.columns() for steps in self._steps]
-        self._steps = [StepColumns() for _ in parts]
+        self._steps = [steps.emptied() for steps in self._steps]
+        if len(parts) == 1:
+            return pa.table(parts[0], schema=STEPS_SCHEMA)
         columns = {name: np.concatenate([part[name] for part in parts]) for name in STEPS_SCHEMA.names}
         order = np.argsort(columns["start_s"], kind="stable")
         return pa.table({name: column[order] for name, column in columns.items()}, schema=STEPS_SCHEMA)

@@ -86,7 +86,7 @@ def run_steps(
                 step.device_s += decode_seconds(step, decode, context_knots)
             if step.prefill_tokens > 0:
                 step.device_s += prefill_seconds(step, prefill, token_knots, keys_knots)
-            _start(state, step)
+            _start(state, limits, step)
             if state.in_flight < limits.steps_in_flight:
                 continue
         elif state.in_flight == 0:
@@ -110,11 +110,12 @@ def _arrived(sequences: Records, state: Records) -> int:
 
 
 @inlined_part
-def _start(state: Records, step: Records) -> None:
+def _start(state: Records, limits: Records, step: Records) -> None:
     """Put a step behind those in flight."""
     step.scheduled_s = state.clock_s
     step.start_s = max(state.clock_s, state.busy_until_s)
-    step.end_s = state.busy_until_s = step.start_s + max(step.device_s, step.host_s) + step.compile_s
+    duration_s = max(step.device_s, step.host_s) if limits.host_overlap else step.device_s + step.host_s
+    step.end_s = state.busy_until_s = step.start_s + duration_s + step.compile_s
     if state.in_flight == 0:
         state.oldest_end_s, state.oldest_listed, state.oldest_implied = step.end_s, state.newest_listed, state.implied
         state.oldest_is_round = state.newest_is_round

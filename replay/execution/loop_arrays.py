@@ -123,7 +123,7 @@ LIMITS = np.dtype(
             for name in (
                 "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "scheduler", "queue",
                 "block_tokens", "pool_blocks", "watermark_blocks", "kv_policy",
-                "compile_bins", "compile_max_variants", "stops_at_finish",
+                "host_overlap", "compile_bins", "compile_max_variants", "stops_at_finish",
                 "prefix_cache", "trace_block_tokens", "ring", "found_mask", "found_shift", "table_blocks",
                 "seats_at", "preempted_at", "waiting_at", "emitting_at", "finished_at", "fresh_at", "compile_bins_at",
                 "blocks_at", "found_at", "tables_at", "slots_at", "starts_at", "nodes_at",
@@ -184,6 +184,7 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
     limits = np.zeros(1, LIMITS)
     for name, value in {
         **{name: getattr(bounds, name) for name in ("max_delay_s", "compile_variant_s", "max_running", "max_batched_tokens")},
+        "host_overlap": bounds.host_overlap,
         "compile_bins": bins,
         "compile_max_variants": NEVER if bounds.compile_max_variants is None else bounds.compile_max_variants,
         "window_tokens": bounds.attention_window_tokens,
@@ -227,8 +228,8 @@ class StepColumns:
     GROWTH_RATIO = 32
     """Most that it grows at once, for the first requests may say little of the others."""
 
-    def __init__(self) -> None:
-        self._values: Counts = np.empty((len(STEPS_SCHEMA), self.FIRST_STEPS), dtype=np.int64)
+    def __init__(self, room: int = 0) -> None:
+        self._values: Counts = np.empty((len(STEPS_SCHEMA), max(room, self.FIRST_STEPS)), dtype=np.int64)
         self._steps = 0
 
     def drain(self, record: Records, state: Records, requests_count: int) -> None:
@@ -245,6 +246,10 @@ class StepColumns:
         copy_columns(record[:steps].view(np.int64).reshape(steps, fields), self._values[:, self._steps : self._steps + steps])
         self._steps += steps
         state["steps"] = 0
+
+    def emptied(self) -> StepColumns:
+        """Return a new one with room for as many steps as this one holds, and some more."""
+        return StepColumns(int(self.FORESIGHT_RATIO * self._steps))
 
     def columns(self) -> dict[str, Counts | Floats]:
         """Return the columns of STEPS_SCHEMA."""

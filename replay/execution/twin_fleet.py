@@ -75,9 +75,14 @@ class Replica:
         compile_s, eager = self.variant(step["tokens"])
         step |= self.prices.price(step, eager=eager) | {"compile_s": compile_s}
         start_s = max(now_s, self.steps[-1]["end_s"] if self.steps else 0.0)
-        step |= {"scheduled_s": now_s, "start_s": start_s, "end_s": start_s + max(step["device_s"], step["host_s"]) + compile_s}
+        step |= {"scheduled_s": now_s, "start_s": start_s, "end_s": start_s + self.duration_s(step) + compile_s}
         self.steps.append(step)
         self.in_flight.append((step["end_s"], [chunk.request for chunk in chunks if chunk.emits]))
+
+    def duration_s(self, step: dict[str, Any]) -> float:
+        """How long a step takes."""
+        both = (float(step["device_s"]), float(step["host_s"]))
+        return max(both) if self.engine.limits.host_overlap else sum(both)
 
     def variant(self, tokens: int) -> tuple[float, bool]:
         """How long a step waits for the variant that it needs, and whether it does without, for there may be no more."""

@@ -35,7 +35,8 @@ class Prices:
         if step["prefill_tokens"]:
             device_s += self._sum("prefill_attention", lambda name: self._prefill(name, step))
         launches = self.table.launches_count + (self.table.prefill_launches_count if step["prefill_tokens"] else 0)
-        host_s = self.table.host_graph_launch_s if captured else launches * self.table.host_launch_s
+        calls_s = self.table.host_calls_s + (self.table.prefill_host_calls_s if step["prefill_tokens"] else 0.0)
+        host_s = self.table.host_graph_launch_s if captured else launches * self.table.host_launch_s + calls_s
         return {"device_s": device_s, "host_s": host_s, "captured_tokens": captured}
 
     def _sum(self, axis: str, terms: Any) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +53,8 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
         pool=kv_pool(plan, model, hardware, mapping),
         limits=limits,
         reference_flops_per_s=hardware.reference_flops_per_s * plan.graph.ranks_count * limits.pipeline_stages,
+        host_calls_s=_host_calls_s(plan, mapping, prefill=False),
+        prefill_host_calls_s=_host_calls_s(plan, mapping, prefill=True),
         measured=_measured_table(tabulator.costs),
         stages=_stage_table(plan),
     )
@@ -82,7 +84,8 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
         scheduler=scheduler,
         max_delay_s=mapping.number("batching.max_delay_s"),
         queue=str(mapping.value("batching.queue")),
-        prefix_cache=mapping.value("kv.prefix_cache") is True,
+        prefix_cache=mapping.value("kv.prefix_cache") is True and _finds_blocks_again(mapping),
+        host_overlap=mapping.value("host.overlap") is True,
         kv_policy=str(mapping.value("kv.policy")),
         kv_watermark_ratio=mapping.number("kv.watermark_ratio"),
         pipeline_stages=mapping.count("parallelism.pipeline"),
@@ -93,6 +96,11 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
         replicas_count=mapping.count("fleet.replicas"),
         routing=str(mapping.value("fleet.routing")),
     )
+
+
+def _finds_blocks_again(mapping: MappingSpec) -> bool:
+    """Return whether the prefix cache works with the cache's format."""
+    return mapping.value("kv.prefix_cache_formats") == "any" or mapping.value("formats.kv") != "fp8"
 
 
 def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits) -> tuple[Decision, ...]:
@@ -110,6 +118,9 @@ def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits
     if beyond and KNOBS["graph.sizes"].default != sizes:
         reason = f"no step has more than batching.max_batched_tokens = {limits.max_batched_tokens} tokens"
         found.append(_serving_decision("graph.sizes", f"sizes up to {beyond[-1]}", f"sizes up to {limits.max_batched_tokens}", reason))
+    if mapping.value("kv.prefix_cache") is True and not limits.prefix_cache:
+        reason = f"the server cannot find blocks of formats.kv = {mapping.value('formats.kv')!r} again (kv.prefix_cache_formats)"
+        found.append(replace(_serving_decision("kv.prefix_cache", "true", "false", reason), stage="lowering"))
     if limits.max_delay_s > 0.0 and limits.scheduler != "static":
         reason = f"the {limits.scheduler} scheduler starts at once"
         found.append(_serving_decision("batching.max_delay_s", limits.max_delay_s, 0, reason))
@@ -137,6 +148,12 @@ def _kernel_table(plan: KernelPlan, model: ModelSpec, costs: dict[str, Cost]) ->
         for kernel in plan.kernels
     ]
     return pa.Table.from_pylist(rows, schema=KERNEL_SCHEMA)
+
+
+def _host_calls_s(plan: KernelPlan, mapping: MappingSpec, *, prefill: bool) -> float:
+    """Return the host time beside launches of an eager step's kernels, or of those that only steps with prefill tokens have."""
+    kernels = [kernel for kernel in plan.kernels if (kernel.axis == "prefill_attention") == prefill]
+    return float(sum(kernel.calls_count * mapping.number("host.call_s", layer=kernel.layer_type) for kernel in kernels))
 
 
 def _stage_table(plan: KernelPlan) -> pa.Table:

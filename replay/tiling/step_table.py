@@ -119,6 +119,8 @@ class StepLimits:
     replicas_count: int = 1
     routing: str = "round_robin"
     """One of ROUTING_NAMES; what they do stands in `replay.execution.fleet`."""
+    host_overlap: bool = True
+    """Whether a step takes the longer of device and host time, or both."""
     compile_bins: tuple[int, ...] = ()
     """Token counts up to which each compiled variant serves, ascending."""
     compile_variant_s: float = 0.0
@@ -178,10 +180,19 @@ class StepTable:
     """Peak of the whole group, over ranks and stages, that MFU is measured against."""
     measured: pa.Table = field(default_factory=MEASURED_SCHEMA.empty_table)
     """MEASURED_SCHEMA; empty without measurements."""
+    host_calls_s: float = 0.0
+    """Host time of an eager decode-only step beside its launches."""
+    prefill_host_calls_s: float = 0.0
+    """Further such time of a step with prefill tokens."""
     stages: pa.Table = field(default_factory=STAGE_SCHEMA.empty_table)
     """STAGE_SCHEMA; empty where there is one stage. A step's device time is the sum over all stages. The next step can enter a stage that
     the one before it left, so that a full pipeline ends one step in the time of its slowest stage.
     """
+
+    def eager_host_s(self, prefills: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+        """Return the host time of eager steps, by whether they have prefill tokens [steps]."""
+        launches = self.launches_count + self.prefill_launches_count * prefills
+        return np.asarray(launches * self.host_launch_s + (self.host_calls_s + self.prefill_host_calls_s * prefills))
 
     @property
     def watermark_blocks(self) -> int:

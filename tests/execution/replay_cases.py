@@ -48,6 +48,7 @@ def replay_cases(draw, *, ample=False, compiles=False, **rules):
         limits = replace(limits, **draw(schedulers(limits.max_batched_tokens)))
     bins = draw(st.lists(st.integers(1, 50), max_size=4, unique=True).map(sorted))
     compile_rules = {
+        "host_overlap": draw(st.booleans()),
         "compile_bins": tuple(bins),
         "compile_variant_s": draw(st.sampled_from([0.0, 2.0**-5, 1.0])),
         "compile_warmup": draw(st.sampled_from(WARMUP_NAMES)),

@@ -20,6 +20,7 @@ VALUES = {
     "batching.scheduler": '"static"', "batching.max_delay_s": "0.1", "batching.queue": '"sjf"',
     "placement.experts": '"round_robin"', "parallelism.expert": "2", "parallelism.expert_exchange": '"all_to_all"',
     "parallelism.pipeline": "2",
+    "host.call_s": "1e-4", "kv.prefix_cache_formats": '"16bit"',
     "compile.bins": "[7, 64]", "compile.variant_s": "0.5", "compile.warmup": '"at_start"', "compile.max_variants": "3",
     "fleet.replicas": "2", "fleet.routing": '"least_loaded"',
 }  # fmt: skip
@@ -27,6 +28,7 @@ ALONE = {
     "formats.activations": ("formats", 'weights = "fp8"'),  # takes both operands in one format
     "all_reduce.one_shot_max_bytes": ("parallelism", "tensor = 2"),  # takes ranks to join
     "placement.copy_overlap": ("placement", 'weights = "host"'),  # takes something to copy
+    "kv.prefix_cache_formats": ("kv", 'prefix_cache = true\n[formats]\nkv = "fp8"'),
     "parallelism.expert": ("parallelism", "tensor = 2"),
     "parallelism.expert_exchange": ("parallelism", "tensor = 2\nexpert = 2"),
     "placement.experts": ("parallelism", "tensor = 2\nexpert = 2"),
@@ -54,6 +56,8 @@ def test_a_chip_scope_is_the_setting_there_and_nothing_elsewhere(name):
     section, key = name.split(".", 1)
     value = VALUES.get(name, "false")
     with_it = [ALONE[name]] if name in ALONE else []
+    if name == "kv.prefix_cache_formats":
+        with_it = [("kv", "prefix_cache = true"), ("formats", 'kv = "fp8"')]
     plain = mapping(*with_it)
     everywhere = mapping(*with_it, (section, f"{key} = {value}"))
     scoped = mapping(*with_it, (section, f'"{key}@[chip=h100-sxm]" = {value}'))

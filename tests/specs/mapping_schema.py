@@ -23,6 +23,7 @@ SECTIONS = {
     "all_reduce": "Collective that joins tensor-parallel ranks.",
     "graph": "Captured graphs.",
     "batching": "Continuous batching and admission.",
+    "host": "Host work of a step.",
     "compile": "Kernels that are compiled when they are needed.",
     "fleet": "Replicas of the server and who gets a request.",
 }
