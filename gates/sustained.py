@@ -19,8 +19,7 @@ def sustained_figures(baseline: Run, candidate: Run) -> Document:
     The memory-stall fraction is by layer type of the model; of a layer type that one arm does not run it is None there.
     """
     from replay.assembly.assemble import summary
-    from replay.assembly.layers import HOST_LAYER
-    from replay.assembly.windows import ALL_LAYERS
+    from replay.assembly.layers import ALL_LAYERS, HOST_LAYER
 
     arms = {"baseline": summary(baseline), "candidate": summary(candidate)}
     layer_types = dict.fromkeys(

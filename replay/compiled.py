@@ -25,6 +25,11 @@ def compiled(function: _Function) -> _Function:
         return cast(_Function, numba.njit(nogil=True, error_model="numpy")(function))
 
 
+def inlined_part(function: _Function) -> _Function:
+    """Compile as `compiled_part` does, always in place: for what is called from one place in every step."""
+    return cast(_Function, numba.njit(nogil=True, error_model="numpy", forceinline=True, **_NO_WRAPPERS)(function))
+
+
 def compiled_part(function: _Function) -> _Function:
     """Compile as part of the functions that call it: nothing is kept for it alone, and only compiled code can call it."""
     return cast(_Function, numba.njit(nogil=True, error_model="numpy", **_NO_WRAPPERS)(function))

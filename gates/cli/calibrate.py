@@ -17,6 +17,8 @@ from replay.provenance import canonical_json
 from replay.specs.calibration import CalibrationDocument
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from replay.calibration.measured import MeasuredSet
     from replay.calibration.whole import MeasuredWhole
 
@@ -70,25 +72,39 @@ def command(
 
 def _calibrate_kernels(files: tuple[Path, ...], out: Path, update: bool, seed: int, jobs: int | None, only: dict[str, str | None]) -> None:
     from replay.calibration.calibrate import calibrate
-    from replay.calibration.measured import MeasuredSet
+    from replay.calibration.measured import MeasuredSet, joined
     from replay.calibration.reader import read_measurements
 
     found = [pair for path in files for pair in read_measurements(path) if _wanted(pair[1], only)]
     if not found:
         raise SpecError("--hardware/--stack/--family", "no measured row matches them", "what the files hold", "leave one out")
-    sets = [one for _, one in found if isinstance(one, MeasuredSet)]
     for kind, one in found:
         if not isinstance(one, MeasuredSet):
             rows = f"{len(one.seconds)} rows of {kind} on {one.hardware}"
             click.echo(f"skipped {rows}: wholes are predicted from calibrated kernels, never fitted")
+    sets = _with_enough_rows(joined(one for _, one in found if isinstance(one, MeasuredSet)))
     if not sets:
-        raise SpecError(
-            "--measurements", "no row of single kernels", "at least one", "give kernel timings; `replay fidelity` judges wholes"
-        )
+        want = "at least as many timings of a kernel as its family has parameters"
+        raise SpecError("--measurements", "nothing that can be fitted", want, "time more shapes; `replay fidelity` judges wholes")
     paths = {one.hardware: out / f"{one.hardware}.json" for one in sets}
     kept = {name: read_calibration(path) for name, path in paths.items() if update and path.is_file()}  # before the long fit
     for fitted in calibrate(sets, seed=seed, jobs=jobs or os.cpu_count() or 1, progress=note):
         _write(kept[fitted.hardware].updated(fitted) if fitted.hardware in kept else fitted, paths[fitted.hardware])
+
+
+def _with_enough_rows(sets: Iterable[MeasuredSet]) -> list[MeasuredSet]:
+    """Return the sets whose parameters their fitted rows can decide, and say which cannot."""
+    from replay.calibration.split import fitted_mask
+
+    found = []
+    for one in sets:
+        rows, parameters = int(fitted_mask(one.group_key).sum()), len(one.family.parameters)
+        if rows >= parameters:
+            found.append(one)
+        else:
+            name = " ".join(part for part in (one.family_name, one.stack, one.variant) if part)
+            click.echo(f"skipped {name} on {one.hardware}: {rows} rows to fit its {parameters} parameters on")
+    return found
 
 
 def _wanted(measured: MeasuredSet | MeasuredWhole, only: dict[str, str | None]) -> bool:

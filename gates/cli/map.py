@@ -95,7 +95,9 @@ def _render_mappings(model: str | None, hardware: str | None, options: dict[str,
     device, cache = load_hardware([hardware] if hardware else [], project, options["measurements"])[0], user_cache(options["no_cache"])
     compiled = [compile_mapping(spec, device, arm.mapping, cache=cache) for arm in arms]
     say_unused(device, *(done.table for done in compiled))
-    steps = _steps(compiled, **{name: options[name] for name in ("sequences", "context", "prompt")})
+    asked = {name: options[name] for name in ("sequences", "context", "prompt")}
+    steps = _steps(compiled, **asked)
+    _say_limits(compiled, asked, steps)
     if diff is None:
         return _sheet(arms[0], compiled[0], device, steps, form)
     return _diff(arms, compiled, spec, device, steps, form)
@@ -107,10 +109,26 @@ def _steps(compiled: Sequence[Schedule], *, sequences: int, context: int, prompt
 
     running = min(min(done.table.limits.max_running, done.table.limits.max_batched_tokens) for done in compiled)
     batched = min(done.table.limits.max_batched_tokens for done in compiled)
+    longest = min(done.table.limits.max_context_tokens for done in compiled)
     return (
-        StepShape(name="decode", decode_sequences=min(sequences, running), context_tokens=context),
-        StepShape(name="prefill", prefill_tokens=min(prompt, batched)),
+        StepShape(name="decode", decode_sequences=min(sequences, running), context_tokens=min(context, longest)),
+        StepShape(name="prefill", prefill_tokens=min(prompt, batched, longest)),
     )
+
+
+def _say_limits(compiled: Sequence[Schedule], asked: dict[str, int], steps: tuple[StepShape, ...]) -> None:
+    """Say on stderr which of the asked steps do not exist, and where the cache cannot hold the one that is shown."""
+    decode, prefill = steps
+    shown = {"sequences": decode.decode_sequences, "context": decode.context_tokens, "prompt": prefill.prefill_tokens}
+    for name, most in shown.items():
+        if most < asked[name]:
+            click.echo(f"replay: --{name} {asked[name]} is shown as {most}, the most that the mapping and model allow in a step", err=True)
+    for done in compiled:
+        pool = done.table.pool
+        held = pool.blocks_count * pool.block_tokens
+        if held < decode.decode_sequences * decode.context_tokens:
+            needs = f"{decode.decode_sequences} sequences of {decode.context_tokens} tokens"
+            click.echo(f"replay: the cache holds {held} tokens, fewer than {needs} need: the decode step shown cannot run", err=True)
 
 
 def _sheet(arm: ArmSource, compiled: Schedule, device: HardwareSpec, steps: tuple[StepShape, ...], form: str) -> str:

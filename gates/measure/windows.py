@@ -12,8 +12,8 @@ from gates.claim import ClaimSpec
 from gates.measure.measured import Measured, Problem, divide, draw_units, read_column, usable
 from gates.plan import PlannedCell
 from gates.statistics.blocks import BlockDraw, Floats, block_sums
+from replay.assembly.layers import ALL_LAYERS
 from replay.assembly.run import Run
-from replay.assembly.windows import ALL_LAYERS
 
 _STEADY_WINDOWS = 25  # fewer than 25 blocks make the bounds of a block bootstrap too narrow
 

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.assembly.layers import layer_table, share_kernels
+from replay.assembly.layers import ALL_LAYERS, layer_table, share_time
 from replay.assembly.metrics import request_metrics
-from replay.assembly.percentile import percentile
+from replay.assembly.percentile import percentile, weighted_percentile
 from replay.assembly.run import Run
-from replay.assembly.windows import ALL_LAYERS, window_length_s, window_table
+from replay.assembly.windows import window_count, window_length_s, window_table
 from replay.execution.admission import count_rejections
 from replay.execution.tables import COMPLETED, Replay
 from replay.ingress.trace import Trace
@@ -41,7 +41,8 @@ def assemble(
         InvariantError: the table or the factors are not those the replay ran under.
     """
     window_s = window_length_s(trace)
-    shares = share_kernels(replayed, table, kernel_factors=kernel_factors)
+    windows = window_count(replayed, window_s)
+    shares = share_time(replayed, table, window_s=window_s, windows=windows, kernel_factors=kernel_factors)
     return Run(
         trace=trace.name,
         trace_digest=trace.digest,
@@ -51,18 +52,20 @@ def assemble(
         seed=seed,
         requests=request_metrics(replayed),
         steps=replayed.steps,
-        layers=layer_table(replayed, shares),
-        windows=window_table(replayed, shares, window_s),
+        layers=layer_table(shares),
+        windows=window_table(shares),
         window_s=window_s,
         reference_flops_per_s=table.reference_flops_per_s,
         rejected=count_rejections(replayed.requests, table),
+        token_gaps=replayed.token_gaps,
     )
 
 
 def summary(run: Run) -> dict[str, Any]:
     """Return the headline figures of a run for people and for `run.json`.
 
-    Percentiles are order statistics (`replay.assembly.percentile`) over the requests that have the metric, None where none has.
+    Percentiles are order statistics (`replay.assembly.percentile`) over the requests that have the metric, None where none has;
+    those of `token_gap_s` are over all gaps between tokens, which `itl_s`, the worst gap of each request, is one of.
     `span_s` runs from time 0 to the last step's end. `sustained_flops_per_s`, `mfu_ratio` and `throughput_tokens_per_s` are over
     busy time, their `wall_clock_` forms over the span; all are 0 where nothing ran.
     `memory_stall_ratio` is by layer type, `host` and `all` (the whole busy time) included.
@@ -91,13 +94,18 @@ def summary(run: Run) -> dict[str, Any]:
         "mfu_ratio": _share(flops, busy_s * run.reference_flops_per_s),
         "wall_clock_mfu_ratio": _share(flops, span_s * run.reference_flops_per_s),
         "memory_stall_ratio": {**stall, ALL_LAYERS: _share(stall_s, busy_s)},
-        "percentiles": {name: _percentiles(run.requests[name]) for name in SUMMARY_METRICS},
+        "percentiles": {name: _percentiles(run.requests[name]) for name in SUMMARY_METRICS} | {"token_gap_s": _gap_percentiles(run)},
     }
 
 
 def _percentiles(column: pa.ChunkedArray) -> dict[str, float | None]:
     values = column.drop_null().to_numpy()
     return {f"p{percent}": percentile(values, percent) if len(values) else None for percent in SUMMARY_PERCENTS}
+
+
+def _gap_percentiles(run: Run) -> dict[str, float | None]:
+    gaps_s, tokens = (run.token_gaps[name].to_numpy() for name in run.token_gaps.column_names)
+    return {f"p{percent}": weighted_percentile(gaps_s, tokens, percent) if len(tokens) else None for percent in SUMMARY_PERCENTS}
 
 
 def _total(table: pa.Table, name: str) -> float:

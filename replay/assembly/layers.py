@@ -1,139 +1,174 @@
-"""Where the time of a replay went, by layer type."""
+"""Where the time of a replay went, by layer type and window."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from replay.assembly.run import LAYERS_SCHEMA
 from replay.errors import InvariantError
-from replay.execution.step_costs import Floats, PricedKernel, price_kernels
+from replay.execution.cost_arrays import flatten, kernel_rows
+from replay.execution.step_costs import Counts, Floats, check_factors
 from replay.execution.tables import Replay
 from replay.tiling.step_table import StepTable
+from replay.tiling.terms import combine
 
 HOST_LAYER = "host"
 """Time that steps waited for the host after their device work was done."""
+ALL_LAYERS = "all"
 PRICE_TOLERANCE = 1e-9
 """Relative; rounding of a sum over kernels in another order is far below it, another table or factor far above."""
 
-_NOTHING = {name: 0.0 for name in LAYERS_SCHEMA.names if name not in ("layer_type", "memory_stall_ratio")}
-_Amounts = tuple[Floats, Floats, Floats]
+STEP_COLUMNS = (
+    "start_s", "end_s", "device_s", "host_s", "tokens", "sequences", "decode_sequences", "decode_context_tokens",
+    "prefill_tokens", "prefill_pairs", "recomputed_tokens", "output_tokens", "captured_tokens",
+)  # fmt: skip
+"""What `replay.assembly.tally` reads of a step, in its order."""
+_ATTENTION_SUMS = ("launch_s", "compute_s", "memory_s", "sync_s", "bytes", "time_s", "memory_stall_s")
+_TOTALS = ("time_s", "compute_s", "memory_s", "launch_s", "sync_s", "memory_stall_s", "bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelShare:
-    """One kernel's part of a replay."""
-
-    kernel: PricedKernel
-    time_s: Floats
-    """Of one call [rows]."""
-    stall_s: Floats
-    """Memory stall of one call [rows]: time minus the time with infinite memory bandwidth (memory_s = 0 in the same rule)."""
-    flops: Floats
-    """Model FLOPs that had to be computed, over all calls and ranks [steps]."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerSteps:
-    """One layer type in every step [steps]."""
-
-    layer_type: str
-    time_s: Floats
-    memory_stall_s: Floats
-    flops: Floats
-
-
-def share_kernels(replay: Replay, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> list[KernelShare]:
-    """Return each kernel's part of a replay, in the table's order.
+class TimeShares:
+    """A replay by window and layer: the table's layer types in its order, then `host`, then `all` (the whole step, host time included).
 
     FLOPs are the model's: `flops_per_token` of tokens computed for the first time, `flops_per_sequence` of output tokens,
     `flops_per_pair` of attention pairs. None of these counts contains padding. Recomputation is taken off: exactly from tokens,
     and by scaling a step's prefill pairs by 1 - recomputed / prefill tokens.
+    """
+
+    layers: tuple[str, ...]
+    time_s: Floats
+    """[windows, layers]"""
+    memory_stall_s: Floats
+    """Time minus the time with infinite memory bandwidth (memory_s = 0 in the same rule) [windows, layers]."""
+    flops: Floats
+    """[windows, layers]"""
+    tokens: Counts
+    """Tokens computed for the first time, and first output tokens, which the last prompt token yields on top [windows]."""
+    totals: dict[str, dict[str, float]]
+    """Sums of the whole replay over the kernels of each layer type of the table, by term."""
+
+
+def share_time(
+    replay: Replay, table: StepTable, *, window_s: float, windows: int, kernel_factors: Mapping[str, float] | None = None
+) -> TimeShares:
+    """Return where the time of a replay went; a step counts wholly in the window where it starts.
 
     Raises:
         InvariantError: the table or the factors are not those the replay ran under.
     """
-    amounts = _needed_amounts(replay.steps)
-    shares = [
-        KernelShare(kernel=kernel, time_s=kernel.time_s, stall_s=kernel.stall_s, flops=_needed_flops(kernel, amounts[kernel.axis]))
-        for kernel in price_kernels(table, replay.steps, kernel_factors=kernel_factors)
-    ]
-    priced_s = sum(float((share.kernel.weight * share.time_s)[share.kernel.row].sum()) for share in shares)
-    device_s = float(_column(replay.steps, "device_s").sum())
-    if abs(priced_s - device_s) > PRICE_TOLERANCE * max(priced_s, device_s):
-        raise InvariantError(f"kernels take {priced_s} s under this table and factors; the replay took {device_s} s")
-    return shares
+    from replay.assembly.tally import tally, window_tokens
+
+    kernels, factors, costs = table.kernels.to_pylist(), check_factors(table, kernel_factors), flatten(table, kernel_factors)
+    layers = tuple(dict.fromkeys(entry["layer_type"] for entry in kernels))
+    rows = {axis: _AxisRows(table, axis, layers, factors) for axis in ("tokens", "sequences")}
+    attention = {axis: [entry for entry in kernels if entry["axis"] == axis] for axis in ("decode_attention", "prefill_attention")}
+    places = [np.array([layers.index(entry["layer_type"]) for entry in found], dtype=np.int64) for found in attention.values()]
+    by_layer, amounts = np.zeros((windows, len(layers) + 2, 2)), np.zeros((windows, 5))
+    uses = [np.zeros(len(part.by_layer), dtype=np.int64) for part in rows.values()]
+    sums = [np.zeros((len(found), len(_ATTENTION_SUMS))) for found in attention.values()]
+    steps = {name: _read_only(replay.steps[name]) for name in STEP_COLUMNS}
+    tally(
+        tuple(steps.values()),
+        (*(part.by_layer for part in rows.values()), *places),
+        (costs.decode, costs.context_knots, costs.prefill, costs.token_knots, costs.keys_knots),
+        window_s,
+        (by_layer, amounts, *uses, *sums, np.zeros((len(layers), 2))),
+    )
+    _check_price(float(by_layer[:, : len(layers), 0].sum()), float(steps["device_s"].sum()))
+    totals = {layer: dict.fromkeys(_TOTALS, 0.0) for layer in layers}
+    for part, used in zip(rows.values(), uses, strict=True):
+        part.add_totals(totals, used)
+    for found, kernel_sums in zip(attention.values(), sums, strict=True):
+        for entry, kernel_sum in zip(found, kernel_sums, strict=True):
+            weight = entry["calls_count"] * factors.get(entry["kernel"], 1.0)
+            for name, amount in zip(_ATTENTION_SUMS, kernel_sum, strict=True):
+                totals[entry["layer_type"]][name] += weight * float(amount)
+    first_tokens = window_tokens(
+        replay.requests["first_token_s"].drop_null().to_numpy(), steps["start_s"], steps["end_s"], window_s, windows
+    )
+    return TimeShares(
+        layers=(*layers, HOST_LAYER, ALL_LAYERS),
+        time_s=by_layer[:, :, 0],
+        memory_stall_s=by_layer[:, :, 1],
+        flops=_flops(kernels, layers, amounts),
+        tokens=amounts[:, :2].sum(axis=1).astype(np.int64) + first_tokens,
+        totals=totals,
+    )
 
 
-def layer_table(replay: Replay, shares: list[KernelShare]) -> pa.Table:
+def layer_table(shares: TimeShares) -> pa.Table:
     """Return LAYERS_SCHEMA over the whole replay: layer types in the table's order, then `host`.
 
     `host` holds what steps waited beyond the device (as `launch_s`), so that time_s of all rows adds up to busy time.
     """
-    layers: dict[str, dict[str, float]] = {}
-    for share in shares:
-        kernel = share.kernel
-        sums = layers.setdefault(kernel.layer_type, dict(_NOTHING))
-        uses = np.bincount(kernel.row, minlength=len(share.time_s)) * kernel.weight
-        for name in ("compute_s", "memory_s", "launch_s", "sync_s", "bytes"):
-            sums[name] += float((uses * getattr(kernel, name)).sum())  # not a dot product: its rounding depends on the thread count
-        sums["time_s"] += float((uses * share.time_s).sum())
-        sums["memory_stall_s"] += float((uses * share.stall_s).sum())
-        sums["flops"] += float(share.flops.sum())
-    host_s = float(_host_wait_s(replay.steps).sum())
-    layers[HOST_LAYER] = _NOTHING | {"time_s": host_s, "launch_s": host_s}
-    rows = [
-        sums | {"layer_type": layer, "memory_stall_ratio": sums["memory_stall_s"] / sums["time_s"] if sums["time_s"] > 0 else 0.0}
-        for layer, sums in layers.items()
-    ]
+    host_s = float(shares.time_s[:, -2].sum())
+    totals = {**shares.totals, HOST_LAYER: dict.fromkeys(_TOTALS, 0.0) | {"time_s": host_s, "launch_s": host_s}}
+    rows = []
+    for place, (layer, sums) in enumerate(totals.items()):
+        stall_ratio = sums["memory_stall_s"] / sums["time_s"] if sums["time_s"] > 0 else 0.0
+        flops = float(shares.flops[:, place].sum())
+        rows.append(sums | {"layer_type": layer, "memory_stall_ratio": stall_ratio, "flops": flops})
     return pa.Table.from_pylist(rows, schema=LAYERS_SCHEMA)
 
 
-def layer_steps(replay: Replay, shares: list[KernelShare]) -> list[LayerSteps]:
-    """Return every layer type's share of each step, in the order of `layer_table`, `host` included."""
-    layers: dict[str, list[Floats]] = {}
-    for share in shares:
-        sums = layers.setdefault(share.kernel.layer_type, [np.zeros(replay.steps.num_rows) for _ in range(3)])
-        sums[0] += (share.kernel.weight * share.time_s)[share.kernel.row]
-        sums[1] += (share.kernel.weight * share.stall_s)[share.kernel.row]
-        sums[2] += share.flops
-    nothing = np.zeros(replay.steps.num_rows)
-    layers[HOST_LAYER] = [_host_wait_s(replay.steps), nothing, nothing]
-    return [
-        LayerSteps(layer_type=layer_type, time_s=time_s, memory_stall_s=stall_s, flops=flops)
-        for layer_type, (time_s, stall_s, flops) in layers.items()
-    ]
+class _AxisRows:
+    """Kernels whose cost is one row of a table: by tokens, or by sequences."""
+
+    def __init__(self, table: StepTable, axis: str, layers: tuple[str, ...], factors: Mapping[str, float]) -> None:
+        terms = {"tokens": table.token_terms, "sequences": table.sequence_terms}[axis]
+        self.entries = [entry for entry in table.kernels.to_pylist() if entry["axis"] == axis]
+        self.kernels = []
+        self.by_layer: Floats = np.zeros((terms.num_rows, len(layers), 2))
+        """Times and memory stalls of a step [rows, layers, 2]."""
+        for entry, row in zip(self.entries, kernel_rows(table, axis, terms, factors), strict=True):
+            values: dict[str, Any] = {name: row[name] for name in ("compute_s", "memory_s", "launch_s", "sync_s", "bytes")}
+            compute_s, memory_s, launch_s, sync_s, _ = values.values()
+            values["time_s"] = combine(compute_s, memory_s, launch_s, sync_s, entry["overlap_exponent"])
+            without_memory = combine(compute_s, np.zeros_like(memory_s), launch_s, sync_s, entry["overlap_exponent"])
+            values["memory_stall_s"] = values["time_s"] - without_memory
+            weighted = {name: row["weight"] * value for name, value in values.items()}
+            self.by_layer[:, layers.index(entry["layer_type"]), 0] += weighted["time_s"]
+            self.by_layer[:, layers.index(entry["layer_type"]), 1] += weighted["memory_stall_s"]
+            self.kernels.append(weighted)
+
+    def add_totals(self, totals: dict[str, dict[str, float]], uses: Counts) -> None:
+        """Add what the kernels cost in all, where each row was used so often."""
+        for entry, weighted in zip(self.entries, self.kernels, strict=True):
+            for name, value in weighted.items():  # not a dot product: its rounding depends on the thread count
+                totals[entry["layer_type"]][name] += float((uses * value).sum())
 
 
-def _needed_amounts(steps: pa.Table) -> dict[str, _Amounts]:
-    """Return (tokens, sequences, pairs) that each step had to compute, by axis, recomputation left out [steps]."""
-    prefill, recomputed = _column(steps, "prefill_tokens"), _column(steps, "recomputed_tokens")
-    prefill_pairs = _column(steps, "prefill_pairs") * (1.0 - recomputed / np.maximum(prefill, 1.0))
-    decodes, decode_pairs = _column(steps, "decode_sequences"), _column(steps, "decode_context_tokens")
-    outputs, new_prefill = _column(steps, "output_tokens"), prefill - recomputed
+def _flops(kernels: list[dict[str, Any]], layers: tuple[str, ...], amounts: Floats) -> Floats:
+    """Return the model FLOPs of each window and layer, `host` and `all` included [windows, layers + 2]."""
+    decodes, new_prefill, outputs, decode_pairs, prefill_pairs = amounts.T
     whole_step = (decodes + new_prefill, outputs, decode_pairs + prefill_pairs)
-    return {
+    needed = {
         "tokens": whole_step,
         "sequences": whole_step,
         "decode_attention": (decodes, decodes, decode_pairs),
         "prefill_attention": (new_prefill, outputs - decodes, prefill_pairs),
     }
-
-
-def _needed_flops(kernel: PricedKernel, amounts: _Amounts) -> Floats:
-    flops = np.zeros(len(kernel.row))
-    for rate, amount in zip((kernel.flops_per_token, kernel.flops_per_sequence, kernel.flops_per_pair), amounts, strict=True):
-        if rate:
-            flops += rate * amount
+    flops = np.zeros((len(amounts), len(layers) + 2))
+    for entry in kernels:
+        for unit, amount in zip(("flops_per_token", "flops_per_sequence", "flops_per_pair"), needed[entry["axis"]], strict=True):
+            flops[:, layers.index(entry["layer_type"])] += entry[unit] * amount
+    flops[:, -1] = flops.sum(axis=1)
     return flops
 
 
-def _host_wait_s(steps: pa.Table) -> Floats:
-    return np.maximum(_column(steps, "host_s") - _column(steps, "device_s"), 0.0)
+def _check_price(priced_s: float, device_s: float) -> None:
+    if abs(priced_s - device_s) > PRICE_TOLERANCE * max(priced_s, device_s):
+        raise InvariantError(f"kernels take {priced_s} s under this table and factors; the replay took {device_s} s")
 
 
-def _column(steps: pa.Table, name: str) -> Floats:
-    return np.asarray(steps[name].to_numpy(), dtype=np.float64)
+def _read_only(column: pa.ChunkedArray) -> Any:
+    """Return a column as an array that nobody may write to, whether it was copied or not: one type for compiled code."""
+    values = column.to_numpy().view()
+    values.flags.writeable = False
+    return values

@@ -42,6 +42,14 @@ def samples_needed(beyond: int, percent: float) -> int:
     return -(-beyond * outside.denominator // outside.numerator)
 
 
+def weighted_percentile(values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], percent: float) -> float:
+    """Return the percentile of a sample in which each value occurs as often as its count says; errors as `rank`."""
+    order = np.argsort(values)
+    upto = np.cumsum(counts[order])
+    place = rank(int(upto[-1]) if len(upto) else 0, percent)
+    return float(values[order[np.searchsorted(upto, place)]])
+
+
 def _share(percent: float) -> Fraction:
     """Return the percent as the exact fraction that its decimals say."""
     return Fraction(str(percent)) / 100

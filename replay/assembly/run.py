@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
+
+from replay.execution.tables import TOKEN_GAPS_SCHEMA
 
 METRICS_SCHEMA = pa.schema(
     [
@@ -71,6 +73,8 @@ class Run:
     reference_flops_per_s: float
     rejected: tuple[tuple[str, int], ...]
     """(reason, requests) for those that can never fit."""
+    token_gaps: pa.Table = field(default_factory=TOKEN_GAPS_SCHEMA.empty_table)
+    """TOKEN_GAPS_SCHEMA: the distribution of the times between tokens."""
 
     @property
     def busy_s(self) -> float:

@@ -13,13 +13,15 @@ from replay.assembly.assemble import summary
 from replay.assembly.run import LAYERS_SCHEMA, METRICS_SCHEMA, WINDOWS_SCHEMA, Run
 from replay.documents import Document
 from replay.errors import SpecError
-from replay.execution.tables import STEPS_SCHEMA
+from replay.execution.tables import STEPS_SCHEMA, TOKEN_GAPS_SCHEMA
 from replay.folders import check_folder, parquet_bytes, write_folder
 from replay.provenance import digest_bytes
 
 RUN_FILE = "run.json"
 MANIFEST_SCHEMA = "baseline.v1"
-TABLES = {"requests": METRICS_SCHEMA, "steps": STEPS_SCHEMA, "layers": LAYERS_SCHEMA, "windows": WINDOWS_SCHEMA}
+TABLES = {
+    "requests": METRICS_SCHEMA, "steps": STEPS_SCHEMA, "layers": LAYERS_SCHEMA, "windows": WINDOWS_SCHEMA, "token_gaps": TOKEN_GAPS_SCHEMA,
+}  # fmt: skip
 """Name of each table of a Run, which is also its file's, and its schema."""
 FIELDS = ("trace", "trace_digest", "hardware", "model", "mapping_digest", "seed", "window_s", "reference_flops_per_s")
 OWN_KEYS = ("run", "files", "summary")

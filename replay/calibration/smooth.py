@@ -19,8 +19,9 @@ from replay.specs.calibration import Residual, ResidualSpec
 from replay.tiling.residual import basis
 from replay.tiling.terms import Array
 
-MAXIMUM_CENTRES = 72
-"""On public attention timings 120 err 0.1 points less."""
+MAXIMUM_CENTRES = 120
+MAXIMUM_NUMBERS = 650
+"""Coordinates and weights of all centres: 72 centres over the 8 features of attention, where 120 err 0.1 points less."""
 TRIAL_CENTRES = 160
 """Centres of a trial while lengths are looked for: spread evenly, as a greedy choice would be too slow and see the left-out rows."""
 CANDIDATE_CENTRES = 600
@@ -126,12 +127,16 @@ def _spread(points: Array, count: int, seed: int) -> Array:
 
 
 def _explaining(points: Array, logs: Array, seed: int) -> Array:
-    """Return up to MAXIMUM_CENTRES of well-spread candidates, each the one that explains most of what the ones before leave."""
+    """Return some of well-spread candidates, each the one that explains most of what the ones before leave.
+
+    At most MAXIMUM_CENTRES, and MAXIMUM_NUMBERS in all.
+    """
     candidates = _spread(points, CANDIDATE_CENTRES, seed)
     bumps = basis(points, candidates, 1.0)
     whole = (bumps**2).sum(axis=0)
     rest, left, chosen = logs.copy(), whole.copy(), list[int]()
-    while len(chosen) < min(MAXIMUM_CENTRES, len(candidates)):
+    most = min(MAXIMUM_CENTRES, MAXIMUM_NUMBERS // (points.shape[1] + 1), len(candidates))
+    while len(chosen) < most:
         # Only what is new in a candidate counts: its part along the chosen ones has been taken out of its column.
         gain = np.where(left > 1e-3 * whole, (bumps.T @ rest) ** 2 / (left + RIDGES[0]), 0.0)
         best = int(np.argmax(gain))

@@ -9,11 +9,18 @@ import numpy as np
 import pyarrow as pa
 
 from replay.errors import InvariantError
+from replay.execution.sources import sources_digest
 from replay.execution.step_costs import Floats, Records, check_factors
-from replay.tiling.step_table import StepTable
+from replay.tiling.step_table import TERMS, StepTable
 
-TERM = np.dtype([(name, np.float64) for name in ("launch_s", "compute_s", "memory_s", "sync_s", "weight", "exponent")])
-"""One kernel at one row: what a call costs, calls per step x factor, and the overlap exponent."""
+TERM = np.dtype(
+    [
+        *((name, np.float64) for name in ("launch_s", "compute_s", "memory_s", "sync_s", "bytes", "weight", "exponent")),
+        (f"sources_{sources_digest('loop_prices.py')}", np.int64),
+    ]
+)
+"""One kernel at one row: what a call costs, calls per step x factor, and the overlap exponent. The last field makes the type, by
+which compiled code is found, change with what is done with it."""
 TOKEN_ROW = np.dtype([("device_s", np.float64), ("host_s", np.float64), ("captured_tokens", np.int64)])
 """What (phase, tokens) decides: token-wise kernels (padded to the captured graph, where there is one), host time, graph size."""
 
@@ -49,11 +56,11 @@ def flatten(table: StepTable, kernel_factors: Mapping[str, float] | None = None)
     factors = check_factors(table, kernel_factors)
     _check_table(table)
     return CostArrays(
-        token_rows=_token_rows(table, sum_rows(_axis(table, "tokens", table.token_terms, factors))),
-        sequence_s=sum_rows(_axis(table, "sequences", table.sequence_terms, factors)),
-        decode=_axis(table, "decode_attention", table.decode_terms, factors),
+        token_rows=_token_rows(table, sum_rows(kernel_rows(table, "tokens", table.token_terms, factors))),
+        sequence_s=sum_rows(kernel_rows(table, "sequences", table.sequence_terms, factors)),
+        decode=kernel_rows(table, "decode_attention", table.decode_terms, factors),
         context_knots=table.context_knots,
-        prefill=_axis(table, "prefill_attention", table.prefill_terms, factors),
+        prefill=kernel_rows(table, "prefill_attention", table.prefill_terms, factors),
         token_knots=table.token_knots,
         keys_knots=table.keys_knots,
     )
@@ -70,13 +77,14 @@ def _token_rows(table: StepTable, seconds: Floats) -> Records:
     return rows
 
 
-def _axis(table: StepTable, axis: str, terms: pa.Table, factors: Mapping[str, float]) -> Records:
+def kernel_rows(table: StepTable, axis: str, terms: pa.Table, factors: Mapping[str, float]) -> Records:
+    """Return TERM [kernels, rows] of the kernels of an axis, in the table's order."""
     entries = [entry for entry in table.kernels.to_pylist() if entry["axis"] == axis]
     values = np.empty((len(entries), terms.num_rows), dtype=TERM)
     for index, entry in enumerate(entries):
         kernel, row = entry["kernel"], values[index]
         row["weight"], row["exponent"] = entry["calls_count"] * factors.get(kernel, 1.0), entry["overlap_exponent"]
-        for name in ("launch_s", "compute_s", "memory_s", "sync_s"):
+        for name in TERMS:
             row[name] = terms[f"{kernel}.{name}"].to_numpy()
     return values
 

@@ -5,13 +5,12 @@ One array per kind keeps a sequence's figures together in memory and spares the 
 
 from __future__ import annotations
 
-import hashlib
-from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
 
 from replay.execution.cache_arrays import PrefixCache
+from replay.execution.sources import sources_digest
 from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import STEPS_SCHEMA
 from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAMES, StepTable
@@ -30,6 +29,7 @@ SEQUENCE = np.dtype(
         ("blocks", np.int64),
         ("slot", np.int64),  # row of its blocks in `tables`
         ("preemptions", np.int64),
+        ("round", np.int64),  # while it is steady, the round up to which this record is booked; else -1
         ("first_scheduled_s", np.float64),
         ("first_token_s", np.float64),
         ("last_token_s", np.float64),
@@ -39,14 +39,8 @@ SEQUENCE = np.dtype(
 )
 """One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
 
-SOURCES = ("loop.py", "loop_schedule.py", "loop_queue.py", "loop_blocks.py", "loop_prices.py", "loop_arrays.py")
+SOURCES = ("loop.py", "loop_schedule.py", "loop_steady.py", "loop_queue.py", "loop_blocks.py", "loop_prices.py", "loop_arrays.py")
 """Files whose functions and constants become the compiled loop."""
-
-
-def sources_digest() -> str:
-    """Return what tells one content of SOURCES from another."""
-    folder = resources.files(__package__)
-    return hashlib.sha256(b"".join(folder.joinpath(name).read_bytes() for name in SOURCES)).hexdigest()[:16]
 
 
 STATE = np.dtype(
@@ -63,15 +57,39 @@ STATE = np.dtype(
         ("steps", np.int64),  # steps in the current record
         ("in_flight", np.int64),  # steps scheduled and not ended
         ("oldest", np.int64),  # which list of `emitting` is that of the one that ends first
-        ("oldest_emitting", np.int64),  # length of that list
-        ("newest_emitting", np.int64),  # length of the other one
+        ("oldest_listed", np.int64),  # length of that list
+        ("newest_listed", np.int64),  # length of the list of the step composed last
+        ("oldest_implied", np.int64),  # steady sequences that get a token out of it
+        ("oldest_is_round", np.int64),
+        ("newest_is_round", np.int64),
         ("used_once", np.int64),  # blocks that have ever been taken: the first ones (with the prefix cache)
         ("free_slots", np.int64),  # free rows of `tables`
-        ("quiet", np.int64),  # last steps in a row in which the same sequences, all that run, decoded
+        ("blocked_budget", np.int64),  # budget with which the head of the queue lacked blocks; -1 when it may find some
+        ("front", np.int64),  # first seats, of steady sequences or such as have their last token in flight
+        ("steady", np.int64),  # steady sequences
+        ("implied", np.int64),  # those of them that get a token out of the step that was composed last
+        ("steady_context", np.int64),  # keys that all of them together see in the next round
+        ("growing", np.int64),  # those of them that will see one more in the round after
+        ("next_window_round", np.int64),  # no later than the next round in which one of them comes to see the whole window
+        ("next_last_round", np.int64),  # no later than the next round out of which the last token of one of them comes
+        ("rounds", np.int64),  # rounds composed
+        ("ended_rounds", np.int64),
+        ("round_end_s", np.float64),  # end of the last one of those
+        ("gaps", np.int64),  # depth of the stack of gaps
+        ("token_gaps", np.int64),  # gaps between tokens in the current record of them
         ("unrecorded_preemptions", np.int64),  # by a schedule that let nothing run
-        (f"sources_{sources_digest()}", np.int64),  # makes the type, by which compiled code is found, change with the code
+        (f"sources_{sources_digest(*SOURCES)}", np.int64),  # makes the type, by which compiled code is found, change with the code
     ]
 )
+
+GAP = np.dtype([("round", np.int64), ("gap_s", np.float64)])
+"""A round and the time since the end of the round before it."""
+GAPS_KEPT = 1024
+TOKEN_GAP = np.dtype([("gap_s", np.float64), ("tokens", np.int64)])
+"""A row of TOKEN_GAPS_SCHEMA."""
+TOKEN_GAPS_RECORDED = 4096
+"""Rows recorded between two drains, beside what one step may add."""
+NEVER = 1 << 62
 
 STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA])
 
@@ -110,8 +128,13 @@ class LoopArrays(NamedTuple):
     there is one (`replay.execution.cache_arrays`), and by the name of the limit that says where they start: `seats_at`, running
     sequences in order of admission; `preempted_at`, stack whose top is the head of the queue; `waiting_at`, the others that wait
     (`replay.execution.loop_queue`); `emitting_at`, for each step in flight the sequences that get a token when it ends
-    [steps in flight, max running]; `fresh_at`, room for a jump [block tokens].
+    [steps in flight, max running]; `fresh_at`, blocks that steady sequences need in each
+    round, which repeat [block tokens].
     """
+    gaps: Records
+    """Stack of GAP [GAPS_KEPT], see `replay.execution.loop_steady`."""
+    token_gaps: Records
+    """TOKEN_GAP, as many as `token_gaps` of the state says."""
     state: Records
     """STATE [1]"""
     limits: Records
@@ -124,6 +147,7 @@ def new_sequences(arrival_s: Floats, prompt_tokens: Counts, output_tokens: Count
     sequences["arrival_s"] = arrival_s
     sequences["prompt_tokens"] = sequences["known_tokens"] = prompt_tokens
     sequences["total_tokens"] = prompt_tokens + output_tokens
+    sequences["round"] = -1
     return sequences
 
 
@@ -156,38 +180,51 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
         limits[name] = value
     state = np.zeros(1, dtype=STATE)
     state["free_blocks"], state["free_slots"] = pool.blocks_count, len(cache.parts.get("slots_at", ()))
-    return LoopArrays(memory=np.concatenate(list(parts.values())), state=state, limits=limits)
+    state["blocked_budget"], state["next_window_round"], state["next_last_round"] = -1, NEVER, NEVER
+    return LoopArrays(
+        memory=np.concatenate(list(parts.values())),
+        gaps=np.zeros(GAPS_KEPT, dtype=GAP),
+        token_gaps=np.zeros(TOKEN_GAPS_RECORDED + bounds.max_running, dtype=TOKEN_GAP),
+        state=state,
+        limits=limits,
+    )
+
+
+def drain_gaps(arrays: LoopArrays) -> Records:
+    """Return the recorded gaps between tokens, and empty the record."""
+    recorded = arrays.token_gaps[: int(arrays.state["token_gaps"][0])].copy()
+    arrays.state["token_gaps"] = 0
+    return recorded
 
 
 class StepColumns:
-    """Recorded steps by column: 64 bits each whatever their type, in parts so large that the system backs them with large pages."""
+    """Recorded steps by column, 64 bits each whatever their type, in one array that grows with foresight."""
 
-    PART_STEPS = 32_768
-    """About five megabytes."""
+    FIRST_STEPS = 4096
+    FORESIGHT_RATIO = 1.25
+    """Room beyond what the share of requests admitted so far lets expect; memory that is never touched costs nothing."""
+    GROWTH_RATIO = 32
+    """Most that it grows at once, for the first requests may say little of the others."""
 
     def __init__(self) -> None:
-        self._parts: list[Counts] = []
-        self._filled = 0
+        self._values: Counts = np.empty((len(STEPS_SCHEMA), self.FIRST_STEPS), dtype=np.int64)
+        self._steps = 0
 
-    def drain(self, record: Records, state: Records) -> None:
+    def drain(self, record: Records, state: Records, requests_count: int) -> None:
         """Take the recorded steps and empty the record."""
         from replay.execution.loop_record import copy_columns
 
         steps, fields = int(state["steps"][0]), len(STEPS_SCHEMA)
-        if not self._parts or self._filled + steps > self._parts[-1].shape[1]:
-            self._cut()
-            self._parts.append(np.empty((fields, max(steps, self.PART_STEPS)), dtype=np.int64))
-            self._filled = 0
-        copy_columns(record[:steps].view(np.int64).reshape(steps, fields), self._parts[-1][:, self._filled : self._filled + steps])
-        self._filled += steps
+        if self._steps + steps > self._values.shape[1]:
+            grown = requests_count / max(1, int(state["admitted"][0]))
+            room = int(self.FORESIGHT_RATIO * min(max(grown, 2.0), self.GROWTH_RATIO) * (self._steps + steps))
+            larger = np.empty((fields, room), dtype=np.int64)
+            larger[:, : self._steps] = self._values[:, : self._steps]
+            self._values = larger
+        copy_columns(record[:steps].view(np.int64).reshape(steps, fields), self._values[:, self._steps : self._steps + steps])
+        self._steps += steps
         state["steps"] = 0
 
     def columns(self) -> dict[str, Counts | Floats]:
         """Return the columns of STEPS_SCHEMA."""
-        self._cut()
-        values = self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts, axis=1)
-        return {name: values[index].view(STEP[name]) for index, name in enumerate(STEPS_SCHEMA.names)}
-
-    def _cut(self) -> None:
-        if self._parts:
-            self._parts[-1] = self._parts[-1][:, : self._filled]
+        return {name: self._values[index, : self._steps].view(STEP[name]) for index, name in enumerate(STEPS_SCHEMA.names)}

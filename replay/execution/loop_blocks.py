@@ -33,6 +33,7 @@ def take_blocks(sequence: Records, count: int, state: Records, limits: Records, 
 @compiled_part
 def release_blocks(sequence: Records, state: Records, limits: Records, memory: Counts) -> None:
     """Take all blocks from a sequence, its last one first, so that the beginning of a prompt is kept longest."""
+    state.blocked_budget = -1
     if limits.prefix_cache:
         table = limits.tables_at + sequence.slot * limits.table_blocks
         for place in range(sequence.blocks - 1, -1, -1):

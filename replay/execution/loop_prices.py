@@ -14,47 +14,61 @@ from replay.execution.step_costs import Floats, Records
 @compiled_part
 def decode_seconds(step: Records, decode: Records, knots: Floats) -> float:
     """Seconds of decode attention: terms interpolated between the knots around the mean context, then joined."""
-    low, high, share = _cell(knots, step.decode_context_tokens / step.decode_sequences)
+    low, high, share = terms_place(knots, step.decode_context_tokens / step.decode_sequences)
     first = step.decode_sequences * len(knots)
     total_s = 0.0
     for kernel in range(len(decode)):
-        start, end = decode[kernel, first + low], decode[kernel, first + high]
-        total_s += start.weight * _join(
-            max(_between(start.launch_s, end.launch_s, share), 0.0),
-            max(_between(start.compute_s, end.compute_s, share), 0.0),
-            max(_between(start.memory_s, end.memory_s, share), 0.0),
-            max(_between(start.sync_s, end.sync_s, share), 0.0),
-            start.exponent,
-        )
+        start = decode[kernel, first + low]
+        launch_s, compute_s, memory_s, sync_s, _ = decode_terms(start, decode[kernel, first + high], share)
+        total_s += start.weight * join_terms(launch_s, compute_s, memory_s, sync_s, start.exponent)
     return total_s
 
 
 @compiled_part
 def prefill_seconds(step: Records, prefill: Records, token_knots: Floats, keys_knots: Floats) -> float:
     """Seconds of prefill attention: terms interpolated in tokens and in the mean keys of a query, then joined."""
-    few, many, token_share = _cell(token_knots, float(step.prefill_tokens))
-    low, high, keys_share = _cell(keys_knots, step.prefill_pairs / step.prefill_tokens)
-    first, second = few * len(keys_knots), many * len(keys_knots)
+    few, many, token_share = terms_place(token_knots, float(step.prefill_tokens))
+    low, high, keys_share = terms_place(keys_knots, step.prefill_pairs / step.prefill_tokens)
+    few, many = few * len(keys_knots), many * len(keys_knots)
     total_s = 0.0
     for kernel in range(len(prefill)):
-        a, b, c, d = (
-            prefill[kernel, first + low],
-            prefill[kernel, first + high],
-            prefill[kernel, second + low],
-            prefill[kernel, second + high],
-        )
-        total_s += a.weight * _join(
-            _corner(a.launch_s, b.launch_s, c.launch_s, d.launch_s, keys_share, token_share),
-            _corner(a.compute_s, b.compute_s, c.compute_s, d.compute_s, keys_share, token_share),
-            _corner(a.memory_s, b.memory_s, c.memory_s, d.memory_s, keys_share, token_share),
-            _corner(a.sync_s, b.sync_s, c.sync_s, d.sync_s, keys_share, token_share),
-            a.exponent,
+        terms = prefill_terms(prefill[kernel], few + low, few + high, many + low, many + high, keys_share, token_share)
+        launch_s, compute_s, memory_s, sync_s, _ = terms
+        total_s += prefill[kernel, few + low].weight * join_terms(
+            launch_s, compute_s, memory_s, sync_s, prefill[kernel, few + low].exponent
         )
     return total_s
 
 
 @compiled_part
-def _cell(knots: Floats, value: float) -> tuple[int, int, float]:
+def decode_terms(start: Records, end: Records, share: float) -> tuple[float, float, float, float, float]:
+    """Return launch, compute, memory, sync and bytes between two rows of a decode kernel, none below 0."""
+    return (
+        max(_between(start.launch_s, end.launch_s, share), 0.0),
+        max(_between(start.compute_s, end.compute_s, share), 0.0),
+        max(_between(start.memory_s, end.memory_s, share), 0.0),
+        max(_between(start.sync_s, end.sync_s, share), 0.0),
+        max(_between(start.bytes, end.bytes, share), 0.0),
+    )
+
+
+@compiled_part
+def prefill_terms(
+    rows: Records, few_low: int, few_high: int, many_low: int, many_high: int, keys_share: float, token_share: float
+) -> tuple[float, float, float, float, float]:
+    """Return launch, compute, memory, sync and bytes between four rows of a prefill kernel, none below 0."""
+    a, b, c, d = rows[few_low], rows[few_high], rows[many_low], rows[many_high]
+    return (
+        _corner(a.launch_s, b.launch_s, c.launch_s, d.launch_s, keys_share, token_share),
+        _corner(a.compute_s, b.compute_s, c.compute_s, d.compute_s, keys_share, token_share),
+        _corner(a.memory_s, b.memory_s, c.memory_s, d.memory_s, keys_share, token_share),
+        _corner(a.sync_s, b.sync_s, c.sync_s, d.sync_s, keys_share, token_share),
+        _corner(a.bytes, b.bytes, c.bytes, d.bytes, keys_share, token_share),
+    )
+
+
+@compiled_part
+def terms_place(knots: Floats, value: float) -> tuple[int, int, float]:
     """Return the knots around a value and its place between them; the last interval also serves what lies beyond it."""
     low, beyond = 0, max(len(knots) - 1, 1)
     while beyond - low > 1:
@@ -86,12 +100,12 @@ def sum_rows(axis: Records) -> Floats:
     for kernel in range(kernels):
         for row in range(rows):
             term = axis[kernel, row]
-            total_s[row] += term.weight * _join(term.launch_s, term.compute_s, term.memory_s, term.sync_s, term.exponent)
+            total_s[row] += term.weight * join_terms(term.launch_s, term.compute_s, term.memory_s, term.sync_s, term.exponent)
     return total_s
 
 
 @compiled_part
-def _join(launch_s: float, compute_s: float, memory_s: float, sync_s: float, exponent: float) -> float:
+def join_terms(launch_s: float, compute_s: float, memory_s: float, sync_s: float, exponent: float) -> float:
     """The rule of `replay.tiling.step_table`, written so that small times raised to large powers do not vanish."""
     larger, smaller = max(launch_s + compute_s, launch_s + memory_s), min(launch_s + compute_s, launch_s + memory_s)
     if np.isinf(exponent) or larger == 0.0:

@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
-from replay.compiled import compiled_part
-from replay.execution.loop_arrays import CHUNKED, PREFILL_FIRST, RESERVE, STATIC, WHOLE_PROMPT
+from replay.compiled import compiled_part, inlined_part
+from replay.execution.loop_arrays import CHUNKED, FCFS, PREFILL_FIRST, RESERVE, STATIC, WHOLE_PROMPT
 from replay.execution.loop_blocks import find_prefix, keep_full_blocks, release_blocks, take_blocks, use_prefix
 from replay.execution.loop_queue import batch_starts_at, leave_queue, next_waiting, order_queue
+from replay.execution.loop_steady import advance_steady, become_steady
 from replay.execution.step_costs import Counts, Records
 
 
-@compiled_part
-def schedule(sequences: Records, memory: Counts, state: Records, limits: Records, step: Records) -> None:
+@inlined_part
+def schedule(sequences: Records, memory: Counts, gaps: Records, state: Records, limits: Records, step: Records) -> None:
     """Choose the step's chunks, by the rule of the scheduler.
 
     What is chosen counts as computed from here on; the sequences that get a token when the step ends are listed in the memory
-    (`emitting`). A schedule without sequences is no step: its preemptions count with those of the next one.
+    (`emitting`), or steady. A schedule without sequences is no step: its preemptions count with those of the next one.
     """
     step.prefill_tokens = step.prefill_pairs = step.recomputed_tokens = step.prefix_hit_tokens = step.output_tokens = 0
     step.sequences = step.decode_sequences = step.decode_context_tokens = 0
     step.preemptions = state.unrecorded_preemptions
+    state.implied, state.newest_is_round = 0, 0
     budget: int = limits.max_batched_tokens
     admits_first = limits.scheduler == PREFILL_FIRST or (limits.scheduler == STATIC and state.running == 0)
     if not admits_first:
-        budget = _continue_running(sequences, memory, state, limits, step)
+        budget = _continue_running(sequences, memory, gaps, state, limits, step)
     preempts = step.preemptions > state.unrecorded_preemptions
-    if budget > 0 and state.running < limits.max_running and (admits_first or (limits.scheduler == CHUNKED and not preempts)):
+    if (admits_first or (limits.scheduler == CHUNKED and not preempts)) and _could_admit(state, limits, budget):
         _admit_waiting(sequences, memory, state, limits, step, budget)
     if admits_first and step.sequences == 0:
-        _continue_running(sequences, memory, state, limits, step)
-        preempts = step.preemptions > state.unrecorded_preemptions
+        _continue_running(sequences, memory, gaps, state, limits, step)
+    if limits.prefix_cache and step.prefill_tokens > 0:
+        state.blocked_budget = -1  # the head of the queue may now find its beginning
     step.tokens = step.decode_sequences + step.prefill_tokens
     step.running = state.running
     step.waiting = state.preempted + state.arrived - state.admitted
     step.kv_blocks = limits.pool_blocks - state.free_blocks
-    state.unrecorded_preemptions = step.preemptions if step.sequences == 0 else 0
-    quiet = step.tokens == step.decode_sequences == state.running > 0 and not preempts
-    state.quiet = state.quiet + 1 if quiet else 0
+    state.newest_listed = step.output_tokens
+    step.output_tokens += state.implied
+    if step.sequences == 0:
+        state.unrecorded_preemptions = step.preemptions
+        state.rounds -= state.newest_is_round
+    else:
+        state.unrecorded_preemptions = 0
+
+
+@inlined_part
+def _could_admit(state: Records, limits: Records, budget: int) -> bool:
+    """Return whether anybody waits for whom there may be budget, a seat and blocks.
+
+    Who stood at the head of a first come, first served queue and lacked blocks lacks them until some are returned.
+    """
+    waits = state.preempted > 0 or state.admitted < state.arrived
+    blocked = limits.queue == FCFS and state.blocked_budget == budget
+    return bool(waits and not blocked and budget > 0 and state.running < limits.max_running)
 
 
 @compiled_part
@@ -44,17 +62,19 @@ def emitting_at(state: Records, limits: Records) -> int:
     return int(limits.emitting_at + (state.oldest + state.in_flight) % limits.steps_in_flight * limits.max_running)
 
 
-@compiled_part
-def _continue_running(sequences: Records, memory: Counts, state: Records, limits: Records, step: Records) -> int:
+@inlined_part
+def _continue_running(sequences: Records, memory: Counts, gaps: Records, state: Records, limits: Records, step: Records) -> int:
     """Schedule running sequences, preempting the newest where blocks run out; return the budget that is left."""
-    budget: int = limits.max_batched_tokens
-    emitting, emitted = emitting_at(state, limits), 0
-    position, chosen, decodes, decode_context = 0, 0, 0, 0
+    budget: int = advance_steady(sequences, memory, gaps, state, limits, step, limits.max_batched_tokens)
+    state.newest_is_round = 1
+    listed, emitting = step.output_tokens, emitting_at(state, limits)
+    position, decodes, decode_context, prefills = state.front, step.decode_sequences, step.decode_context_tokens, 0
     while position < state.running and budget > 0:
         index = memory[limits.seats_at + position]
         sequence = sequences[index]
         before, known = sequence.computed_tokens, sequence.known_tokens
         if known == sequence.total_tokens:  # its last token is in flight
+            state.front += position == state.front
             position += 1
             continue
         chunk = min(known - before, budget)
@@ -67,22 +87,26 @@ def _continue_running(sequences: Records, memory: Counts, state: Records, limits
             if state.running == position:  # the sequence itself was the newest
                 break
             take_blocks(sequence, needed, state, limits, memory)
-        if before >= sequence.prefill_until:
-            decodes += 1
-            decode_context += min(after, limits.window_tokens)
-        else:
-            _count_prefill(step, sequence, chunk, limits.window_tokens)
         sequence.computed_tokens = after
         if after == known:
             sequence.known_tokens = known + 1
-            memory[emitting + emitted] = index
-            emitted += 1
+            memory[emitting + listed] = index
+            listed += 1
         if limits.prefix_cache:
             keep_full_blocks(sequence, index, before, limits, memory)
-        chosen += 1
+        if before >= sequence.prefill_until:
+            decodes += 1
+            decode_context += min(after, limits.window_tokens)
+            if position == state.front:
+                state.front += 1
+                if known + 1 < sequence.total_tokens:
+                    become_steady(sequence, memory, state, limits)
+        else:
+            prefills += 1
+            _count_prefill(step, sequence, before, limits.window_tokens)
         budget -= chunk
         position += 1
-    step.sequences, step.output_tokens = chosen, emitted
+    step.sequences, step.output_tokens = decodes + prefills, listed
     step.decode_sequences, step.decode_context_tokens = decodes, decode_context
     return budget
 
@@ -106,6 +130,7 @@ def _admit_waiting(sequences: Records, memory: Counts, state: Records, limits: R
         taken = blocks_for(before + chunk if limits.kv_policy != RESERVE else sequence.total_tokens - 1, limits) - cached
         wanted = taken if limits.kv_policy != WHOLE_PROMPT else blocks_for(sequence.known_tokens, limits) - cached
         if wanted + cached_free > state.free_blocks - limits.watermark_blocks:
+            state.blocked_budget = budget
             break
         if limits.scheduler != CHUNKED and before + chunk < sequence.known_tokens:
             break
@@ -120,9 +145,8 @@ def _admit_waiting(sequences: Records, memory: Counts, state: Records, limits: R
         saved = max(0, before - sequence.reached_tokens)
         sequence.prefix_hit_tokens += saved
         step.prefix_hit_tokens += saved
-        sequence.computed_tokens, sequence.prefill_until = before, sequence.known_tokens
-        _count_prefill(step, sequence, chunk, limits.window_tokens)
-        sequence.computed_tokens = before + chunk
+        sequence.computed_tokens, sequence.prefill_until = before + chunk, sequence.known_tokens
+        _count_prefill(step, sequence, before, limits.window_tokens)
         if sequence.computed_tokens == sequence.known_tokens:
             sequence.known_tokens += 1
             memory[emitting + step.output_tokens] = index
@@ -156,15 +180,14 @@ def _preempt_newest(sequences: Records, memory: Counts, state: Records, limits: 
 
 
 @compiled_part
-def _count_prefill(step: Records, sequence: Records, chunk: int, window: int) -> None:
-    """Add the next prompt chunk of a sequence to the step's counts.
+def _count_prefill(step: Records, sequence: Records, before: int, window: int) -> None:
+    """Add a prompt chunk, which a sequence that had computed `before` tokens has just computed, to the step's counts.
 
     Token number k attends to min(k, window) keys.
     """
-    before = sequence.computed_tokens
-    after = before + chunk
+    after = sequence.computed_tokens
     rising_from, rising_to = min(before, window), min(after, window)
     rising = (rising_to * (rising_to + 1) - rising_from * (rising_from + 1)) // 2
-    step.prefill_tokens += chunk
-    step.prefill_pairs += rising + window * (chunk - (rising_to - rising_from))
+    step.prefill_tokens += after - before
+    step.prefill_pairs += rising + window * (after - before - (rising_to - rising_from))
     step.recomputed_tokens += max(0, min(after, sequence.reached_tokens) - before)

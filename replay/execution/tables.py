@@ -51,6 +51,14 @@ STEPS_SCHEMA = pa.schema(
 )
 """One row per step, in time order."""
 
+TOKEN_GAPS_SCHEMA = pa.schema(
+    [
+        pa.field("gap_s", pa.float64(), nullable=False),  # time between two consecutive output tokens of a request
+        pa.field("tokens", pa.int64(), nullable=False),  # output tokens that came so long after the one before
+    ]
+)
+"""Every gap between tokens of all requests, in the order in which they ended; equal gaps that end together share a row."""
+
 SHAPE_COLUMNS = (
     "tokens", "sequences", "decode_sequences", "decode_context_tokens",
     "prefill_tokens", "prefill_pairs",
@@ -66,3 +74,5 @@ class Replay:
     """REQUESTS_SCHEMA."""
     steps: pa.Table
     """STEPS_SCHEMA."""
+    token_gaps: pa.Table
+    """TOKEN_GAPS_SCHEMA."""

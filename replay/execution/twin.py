@@ -6,7 +6,7 @@ It shares no code with the loop; for the same input the two give equal tables, b
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from replay.execution.cache_arrays import trace_block_tokens
 from replay.execution.engine import check_arrivals
 from replay.execution.step_costs import check_factors
-from replay.execution.tables import REQUESTS_SCHEMA, STEPS_SCHEMA, Replay
+from replay.execution.tables import REQUESTS_SCHEMA, STEPS_SCHEMA, TOKEN_GAPS_SCHEMA, Replay
 from replay.execution.twin_engine import Chunk, Engine, Request
 from replay.execution.twin_prices import Prices
 from replay.ingress.trace import Trace
@@ -23,7 +23,10 @@ from replay.tiling.step_table import StepTable
 
 
 def replay_twin(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> Replay:
-    """Return what `replay.execution.engine.replay` returns, and raise what it raises for a trace or a factor."""
+    """Return what `replay.execution.engine.replay` returns, and raise what it raises for a trace or a factor.
+
+    The gaps between tokens have one row for each value, in no order.
+    """
     check_arrivals(trace)
     prices = Prices(table, check_factors(table, kernel_factors))
     engine = Engine(table, trace_block_tokens(trace) if table.limits.prefix_cache else 1)
@@ -55,10 +58,12 @@ def replay_twin(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, 
         elif not chunks or len(in_flight) == most_in_flight:
             now_s, emitting = in_flight.popleft()
             engine.finish(emitting, now_s)
+    gaps = Counter(gap_s for request in requests for gap_s in request.gaps_s)
     rows = [request.result(_can_fit(request.row, table)) for request in requests]
     return Replay(
         requests=pa.Table.from_pylist(rows, schema=REQUESTS_SCHEMA),
         steps=pa.Table.from_pylist(steps, schema=STEPS_SCHEMA),
+        token_gaps=pa.table({"gap_s": list(gaps), "tokens": list(gaps.values())}, schema=TOKEN_GAPS_SCHEMA),
     )
 
 

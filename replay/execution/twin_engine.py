@@ -49,16 +49,20 @@ class Request:
         """Whether all output is there."""
         return bool(len(self.token_times_s) == self.row["output_tokens"])
 
+    @property
+    def gaps_s(self) -> list[float]:
+        """Times between consecutive tokens."""
+        return [after - before for before, after in zip(self.token_times_s, self.token_times_s[1:], strict=False)]
+
     def result(self, fits: bool) -> dict[str, Any]:
         """Return the row of REQUESTS_SCHEMA."""
-        gaps = [after - before for before, after in zip(self.token_times_s, self.token_times_s[1:], strict=False)]
         copied = {name: self.row[name] for name in ("request_id", "arrival_s", "prompt_tokens", "output_tokens")}
         return copied | {
             "status": COMPLETED if fits else NEVER_FITS,
             "first_scheduled_s": self.first_scheduled_s,
             "first_token_s": self.token_times_s[0] if fits else None,
             "finish_s": self.token_times_s[-1] if fits else None,
-            "worst_itl_s": max(gaps, default=None),
+            "worst_itl_s": max(self.gaps_s, default=None),
             "preemptions": self.preemptions,
             "prefix_hit_tokens": self.prefix_hit,
         }

@@ -37,7 +37,7 @@ class KnobDefinition:
     stage: Stage
     """The stage that owns the knob: the one whose invariant it can break."""
     values: str
-    """`bool`, `int:1..8` and `number:0..0.5` (bounds), `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model`, `name|auto`, `tables|none` or `a|b|c`."""
+    """`bool`, `int:1..8`, `int:1..8|auto` and `number:0..0.5` (bounds), `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model`, `name|auto`, `tables|none` or `a|b|c`."""
     default: Value
     revert_cost: RevertCost
     layers: tuple[str, ...] = ()
@@ -143,7 +143,8 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="tuned tables of vLLM or SGLang that tiles are looked up in by batch, where `gemm.tile` is `auto`; paths relative to the mapping file"),
         _knob("attention.tile", "tiling", "tile2|auto", "auto", "hot", phases=True, rows=True, reported_as="BLOCK_M, attention tile",
               meaning="query rows and keys of an attention tile"),
-        _knob("attention.kv_split", "tiling", "int|auto", "auto", "hot", rows=True, reported_as="kv_split", meaning="parts of a sequence's keys that decode side by side"),
+        _knob("attention.kv_split", "tiling", "int:1..256|auto", "auto", "hot", rows=True, reported_as="kv_split",
+              meaning="parts of a sequence's keys that decode side by side; FlashAttention 3 combines 256 at most"),
         _knob("placement.weights", "tiling", "device|host", "device", "restart", layers=GEMM_LAYERS, reported_as="memory_placement, offload",
               meaning="where a layer type's weights live; host weights cross the host link every step"),
         _knob("kv.block_tokens", "tiling", "int:1..4096", 16, "restart", reported_as="block_size", meaning="tokens of one cache block"),
@@ -230,8 +231,10 @@ def _accepts(values: str, value: object) -> tuple[bool, str]:
         real = isinstance(value, int | float) and not isinstance(value, bool)
         return real and least_number <= value <= most_number, f"a number from {least_number:g} to {most_number:g}"  # type: ignore[operator]
     if values.startswith("int:"):
-        least, most = (int(bound) for bound in values[4:].split(".."))
-        return whole and least <= value <= most, f"a whole number from {least} to {most}"  # type: ignore[operator]
+        bounds, _, word = values[4:].partition("|")
+        least, most = (int(bound) for bound in bounds.split(".."))
+        inside = whole and least <= value <= most  # type: ignore[operator]
+        return inside or (bool(word) and value == word), f"a whole number from {least} to {most}" + (f' or "{word}"' if word else "")
     if values in ("int|auto", "int|model"):
         word = values[4:]
         return (whole and value >= 1) or value == word, f'a whole number >= 1 or "{word}"'  # type: ignore[operator]

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from replay.assembly.assemble import assemble, summary
-from replay.assembly.layers import share_kernels
+from replay.assembly.layers import share_time
 from replay.assembly.metrics import request_metrics
 from replay.assembly.run import LAYERS_SCHEMA, METRICS_SCHEMA, WINDOWS_SCHEMA
 from replay.assembly.windows import window_length_s
@@ -82,9 +82,9 @@ def test_another_table_or_factor_than_the_replays_own_is_a_bug():
     trace, table = make_trace([0.0], [6], [2]), constant_table(1.0)
     result = replay(trace, table)
     with pytest.raises(InvariantError, match="the replay took 2"):
-        share_kernels(result, constant_table(1.0 + 1e-6))
+        share_time(result, constant_table(1.0 + 1e-6), window_s=1.0, windows=3)
     with pytest.raises(InvariantError, match="the replay took 2"):
-        share_kernels(result, table, kernel_factors={"body": 1.01})
+        share_time(result, table, window_s=1.0, windows=3, kernel_factors={"body": 1.01})
 
 
 def test_a_step_belongs_to_the_window_where_it_starts_and_idle_windows_are_present():
@@ -130,6 +130,15 @@ def test_the_summary_is_worked_out_over_busy_time_and_over_the_span():
     assert figures["memory_stall_ratio"] == {"mlp": 0.0, "lm_head": 0.0, "attention": 0.0, "host": 0.0, "all": 0.0}
     assert figures["percentiles"]["queue_s"] == {"p50": 0.0, "p95": 1.0, "p99": 1.0}
     assert figures["percentiles"]["tpot_s"] == {"p50": 1.0, "p95": 1.0, "p99": 1.0}
+
+
+def test_percentiles_of_gaps_are_over_tokens_and_not_over_requests():
+    # Blocks of four tokens: the first request's gaps are three of one second, the second's three of one and one of three.
+    trace = make_trace([0.0, 0.0], [7, 5], [4, 5])
+    table = constant_table(1.0, limits=make_limits(max_running=2, max_batched_tokens=16), pool=make_pool(blocks_count=4, block_tokens=4))
+    run = assembled(trace, table)
+    assert sorted((row["gap_s"], row["tokens"]) for row in run.token_gaps.to_pylist()) == [(1, 1), (1, 1), (1, 1), (1, 1), (1, 2), (3, 1)]
+    assert summary(run)["percentiles"]["token_gap_s"] == {"p50": 1.0, "p95": 3.0, "p99": 3.0}
 
 
 def test_a_run_in_which_nothing_fits_has_empty_tables_and_no_percentiles():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.assembly.percentile import percentile, rank, ranks, samples_needed
+from replay.assembly.percentile import percentile, rank, ranks, samples_needed, weighted_percentile
 
 FINITE = st.floats(-1e9, 1e9)
 
@@ -65,3 +65,14 @@ def test_ten_samples_beyond_a_percentile_need_no_request_more_than_the_decimals_
 def test_nothing_beyond_a_percentile_is_an_error(beyond, percent):
     with pytest.raises(ValueError, match="no sample has"):
         samples_needed(beyond, percent)
+
+
+@given(st.lists(st.tuples(FINITE, st.integers(1, 50)), min_size=1, max_size=30), st.sampled_from([0, 1, 50, 95, 99, 99.9, 100]))
+def test_a_weighted_percentile_is_that_of_the_sample_written_out(pairs, percent):
+    values, counts = np.array([value for value, _ in pairs]), np.array([count for _, count in pairs])
+    assert weighted_percentile(values, counts, percent) == percentile(np.repeat(values, counts), percent)
+
+
+def test_no_weighted_values_are_an_error():
+    with pytest.raises(ValueError, match="no percentile"):
+        weighted_percentile(np.array([]), np.array([], dtype=np.int64), 50)

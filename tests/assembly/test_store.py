@@ -15,7 +15,7 @@ from replay.provenance import digest_bytes
 from tests.models import LLAMA_8B, mapping
 from tests.step_tables import constant_table, make_limits, make_trace
 
-FILES = {"run.json", "requests.parquet", "steps.parquet", "layers.parquet", "windows.parquet"}
+FILES = {"run.json", "requests.parquet", "steps.parquet", "layers.parquet", "windows.parquet", "token_gaps.parquet"}
 
 
 def make_run(step_s=0.5):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from replay.calibration.fidelity import compare, report
+from replay.calibration.kinds.layers import OPERATORS
 from replay.calibration.reader import read_measurements
 from replay.catalog import calibration
 from replay.catalog.calibration import read_calibration, shipped_calibration
@@ -34,17 +35,17 @@ TARGETS = [
     ("vidur_mlp_h100.csv", "bf16", 7.5, 5.5),
     ("quantize_fp8_vllm_0.24.0.csv", "", 15, 9),  # finding the scale on a B200 is a difference of timings in steps of 0.4 us
     ("attention_context_a100.csv", "", 3.5, 2.2),
-    ("attention_context_h100.csv", "", 7.5, 5.4),
-    ("attention_context_b200.csv", "", 6.3, 4.5),
-    ("attention_context_power_b200_vllm_0.22.0.csv", "", 6.5, 4.2),
-    ("attention_context_l40s.csv", "", 8, 4.8),
+    ("attention_context_h100.csv", "", 6.2, 4.7),
+    ("attention_context_b200.csv", "", 5.8, 4),
+    ("attention_context_power_b200_vllm_0.22.0.csv", "", 5.8, 4),
+    ("attention_context_l40s.csv", "", 7.2, 4.6),
     ("attention_context_window128_h100.csv", "", 10, 8.2),  # aimed at 7 and 4: a band of 128 keys, few rows to fit
-    ("attention_generation_a100.csv", "", 4, 3),
-    ("attention_generation_h100.csv", "", 8.6, 5),  # aimed at 4 and 2.5: TensorRT-LLM's masked kernel switches between its own splits
-    ("attention_generation_b200.csv", "", 6, 4.8),
-    ("attention_generation_power_b200_vllm_0.22.0.csv", "", 4.2, 2.4),
-    ("attention_generation_l40s.csv", "", 5, 3.1),
-    ("attention_generation_window128_h100.csv", "", 18, 5),
+    ("attention_generation_a100.csv", "", 3.2, 2.5),
+    ("attention_generation_h100.csv", "", 8.4, 4.2),  # aimed at 4 and 2.5: TensorRT-LLM's masked kernel switches between its own splits
+    ("attention_generation_b200.csv", "", 5, 3.6),  # aimed at 4 and 2.5: vLLM 0.24 was timed in steps of 2 us
+    ("attention_generation_power_b200_vllm_0.22.0.csv", "", 3.8, 1.9),
+    ("attention_generation_l40s.csv", "", 5.4, 3.5),
+    ("attention_generation_window128_h100.csv", "", 15, 7.7),
     ("collectives_aic.csv", "", 16, 8),  # the L40S node; every other one below 11.1
     ("vidur_network.csv", "", 8, 4.4),
     ("neusight_vector_fp32.csv", "", 5, 3.7),
@@ -54,6 +55,7 @@ TARGETS = [
     ("deepbench_gemm.csv", "", 18, 8),
     ("deepbench_conv.csv", "", 19, 12.2),
     ("llmcompass_ops_a100.csv", "", 10, 6),
+    *((file, operator, 6.3, 4.1) for file in ("vidur_mlp_a100.csv", "vidur_mlp_h100.csv") for operator in OPERATORS),
 ]
 
 

@@ -156,3 +156,12 @@ def test_the_sign_of_a_change_of_format_is_judged_within_a_stack(empty):
     assert found[("b_1.0", "fp8")] == [("b_1.0 bf16", 3, 1.0)]
     assert found[("b_1.0", "bf16")] == []
     assert "sign right 100% of 3 against b_1.0 bf16" in empty.replay("fidelity", *files).stdout
+
+
+def test_kernels_with_fewer_rows_than_parameters_are_not_fitted_and_it_is_said(empty):
+    empty.write("few.csv", "\n".join(timings().splitlines()[:4]) + "\n")
+    result = empty.replay("calibrate", "--measurements", "few.csv", "--out", "fits", "--jobs", "1")
+    assert result.exit_code == 2
+    assert "skipped elementwise pytorch fp32-add on v100-pcie-32gb" in result.stdout
+    assert "nothing that can be fitted" in result.stderr
+    assert not (empty.folder / "fits").exists()

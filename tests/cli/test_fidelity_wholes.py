@@ -71,7 +71,7 @@ def test_calibrate_leaves_wholes_out_and_says_how_many(empty):
 @pytest.mark.parametrize(
     ("verb", "name", "content", "says"),
     [
-        ("calibrate", "passes.csv", PASSES, "no row of single kernels"),
+        ("calibrate", "passes.csv", PASSES, "nothing that can be fitted"),
         ("fidelity", "passes.csv", PASSES.replace("518,518", "0.518,0.518"), "milliseconds"),
         ("fidelity", "servers.csv", SERVERS.replace("11.9", "0.0119").replace("40\n", "0.04\n"), "milliseconds"),
         ("fidelity", "layer_a100x4.csv", LAYER.replace("0.", "0.000"), "milliseconds"),

@@ -136,6 +136,7 @@ def test_a_run_directory_is_a_baseline(project):
         "requests.parquet",
         "run.json",
         "steps.parquet",
+        "token_gaps.parquet",
         "windows.parquet",
     ]
     verdict(project, "--baseline", "runs/demo-a100-sxm-80gb", "--candidate", "mapping.toml", code=0)

@@ -91,3 +91,20 @@ def test_the_sheets_of_json_and_csv_hold_the_same_kernels(project):
     assert [row["kernel"] for row in rows] == [row["kernel"] for row in document["kernels"]]
     assert set(rows[0]) == set(document["kernels"][0])
     assert [total["step"] for total in document["steps"]] == ["decode", "prefill"]
+
+
+def test_steps_beyond_the_limits_are_cut_and_it_is_said(project):
+    result = project.replay("map", "--sequences", "999", "--context", "999999", "--prompt", "9999")
+    assert result.exit_code == 0
+    assert "--sequences 999 is shown as 256" in result.stderr
+    assert "--context 999999 is shown as 131072" in result.stderr
+    assert "--prompt 9999 is shown as 2048" in result.stderr
+
+
+@pytest.mark.parametrize(("memory_ratio", "says"), [(0.01, "the cache holds 0 tokens"), (0.9, "")])
+def test_a_step_that_the_cache_cannot_hold_is_said(project, memory_ratio, says):
+    project.write("small.toml", f'name = "s"\n[kv]\nmemory_ratio = {memory_ratio}\n')
+    result = project.replay("map", "--mapping", "small.toml")
+    assert result.exit_code == 0
+    assert says in result.stderr
+    assert bool(result.stderr) == bool(says)

@@ -2,18 +2,27 @@
 
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from replay.execution import engine
+from replay.execution import engine, loop_arrays
 from replay.execution.engine import replay
 from replay.execution.step_costs import step_seconds
 from replay.execution.twin import replay_twin
 from tests.execution.replay_cases import columns, replay_cases
 from tests.step_tables import captured_table, constant_table, make_limits, make_pool, make_trace, random_table
+
+
+def distribution(result):
+    """Output tokens by the gap before them."""
+    counts = Counter()
+    for row in result.token_gaps.to_pylist():
+        counts[row["gap_s"]] += row["tokens"]
+    return counts
 
 
 def crowded_case(seed=0, **rules):
@@ -40,10 +49,12 @@ def quiet_case(seed=0, **rules):
 @example(crowded_case(async_scheduling=True))
 @example(quiet_case(async_scheduling=True))
 def test_loop_and_twin_give_equal_tables_bit_by_bit(case):
+    """Invariant 9."""
     trace, table = case
     compiled, plain = replay(trace, table), replay_twin(trace, table)
     assert compiled.requests.equals(plain.requests)
     assert compiled.steps.equals(plain.steps)
+    assert distribution(compiled) == distribution(plain)
 
 
 def test_the_crowded_example_preempts_and_rejects():
@@ -63,6 +74,7 @@ def test_loop_and_twin_agree_under_kernel_factors(case, factors):
     compiled, plain = replay(trace, table, kernel_factors=named), replay_twin(trace, table, kernel_factors=named)
     assert compiled.requests.equals(plain.requests)
     assert compiled.steps.equals(plain.steps)
+    assert distribution(compiled) == distribution(plain)
 
 
 @settings(max_examples=80, deadline=None)
@@ -85,6 +97,25 @@ def test_draining_the_record_in_the_middle_changes_nothing(monkeypatch, asynchro
     for record_steps in (1, 7, whole.steps.num_rows):
         monkeypatch.setattr(engine, "RECORD_STEPS", record_steps)
         assert replay(trace, table) == whole
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_full_stack_of_gaps_is_written_down_and_begun_again(monkeypatch, asynchronous):
+    monkeypatch.setattr(loop_arrays, "GAPS_KEPT", 2)
+    trace, table = quiet_case(seed=4, async_scheduling=asynchronous)
+    compiled, plain = replay(trace, table), replay_twin(trace, table)
+    assert compiled.requests.equals(plain.requests)
+    assert compiled.steps.equals(plain.steps)
+    assert distribution(compiled) == distribution(plain)
+
+
+def test_a_record_that_grows_beyond_its_first_room_keeps_every_step(monkeypatch):
+    trace, table = quiet_case(seed=5)
+    whole = replay(trace, table)
+    monkeypatch.setattr(engine, "RECORD_STEPS", 5)
+    monkeypatch.setattr(loop_arrays.StepColumns, "FIRST_STEPS", 5)
+    monkeypatch.setattr(loop_arrays.StepColumns, "GROWTH_RATIO", 2)
+    assert replay(trace, table) == whole
 
 
 def test_a_hundred_thousand_equal_arrivals_are_served():

@@ -1,4 +1,4 @@
-"""Laws that every replay obeys, whatever the trace and the table."""
+"""Laws that every replay obeys, whatever the trace and the table; the numbers are those of the invariants in `replay.execution`."""
 
 from dataclasses import replace
 
@@ -44,6 +44,7 @@ def assembled(trace, table):
 @LAW
 @given(replay_cases())
 def test_every_request_is_reported_once_served_or_never_fitting(case):
+    """Invariant 1."""
     trace, table = case
     requests = replay(trace, table).requests
     for name in ("request_id", "arrival_s", "prompt_tokens", "output_tokens"):
@@ -57,6 +58,7 @@ def test_every_request_is_reported_once_served_or_never_fitting(case):
 @LAW
 @given(replay_cases())
 def test_times_of_a_request_are_in_order(case):
+    """Invariant 4."""
     served = completed(replay(*case).requests)
     assert (served["arrival_s"] <= served["first_scheduled_s"]).all()
     assert (served["first_scheduled_s"] < served["first_token_s"]).all()
@@ -72,6 +74,7 @@ def test_requests_are_first_scheduled_in_the_order_they_arrive(case):
 @LAW
 @given(replay_cases(max_delay_s=0.0))
 def test_steps_do_not_overlap_and_the_engine_is_idle_only_when_it_has_nothing_to_run(case):
+    """Invariant 5 and Invariant 6."""
     result = replay(*case)
     steps, served = columns(result.steps), completed(result.requests)
     assert (steps["end_s"] > steps["start_s"]).all()
@@ -88,6 +91,7 @@ def test_steps_do_not_overlap_and_the_engine_is_idle_only_when_it_has_nothing_to
 @LAW
 @given(replay_cases())
 def test_a_step_stays_within_budget_seats_and_pool(case):
+    """Invariant 3."""
     trace, table = case
     steps = columns(replay(trace, table).steps)
     assert (steps["tokens"] >= 1).all()
@@ -102,6 +106,7 @@ def test_a_step_stays_within_budget_seats_and_pool(case):
 @LAW
 @given(replay_cases())
 def test_running_and_waiting_are_the_requests_that_arrived_and_did_not_finish(case):
+    """Invariant 1."""
     result = replay(*case)
     steps, served = columns(result.steps), completed(result.requests)
     for now_s, present in zip(steps["scheduled_s"], steps["running"] + steps["waiting"], strict=True):
@@ -111,6 +116,7 @@ def test_running_and_waiting_are_the_requests_that_arrived_and_did_not_finish(ca
 @LAW
 @given(replay_cases())
 def test_a_step_is_composed_when_it_starts_or_when_a_step_in_flight_ends(case):
+    """Invariant 5."""
     trace, table = case
     steps = columns(replay(trace, table).steps)
     before_s = np.concatenate([[0.0, 0.0], steps["end_s"]])[: len(steps["end_s"])]  # end of the step before the one before
@@ -157,6 +163,7 @@ def test_a_lone_request_takes_as_long_with_two_steps_in_flight_as_with_one(case,
 @LAW
 @given(replay_cases(ample=True, scheduler="chunked"))
 def test_nobody_waits_while_a_step_has_budget_and_a_seat_left(case):
+    """Invariant 6."""
     trace, table = case
     steps = columns(replay(trace, table).steps)
     full = (steps["tokens"] == table.limits.max_batched_tokens) | (steps["running"] == table.limits.max_running)
@@ -166,6 +173,7 @@ def test_nobody_waits_while_a_step_has_budget_and_a_seat_left(case):
 @LAW
 @given(replay_cases())
 def test_tokens_are_conserved(case):
+    """Invariant 2."""
     result = replay(*case)
     steps, served = columns(result.steps), completed(result.requests)
     new_tokens = steps["tokens"] - steps["recomputed_tokens"] + steps["prefix_hit_tokens"]
@@ -178,8 +186,21 @@ def test_tokens_are_conserved(case):
 
 
 @LAW
+@given(replay_cases())
+def test_gaps_between_tokens_are_all_there_and_the_longest_is_some_requests_worst(case):
+    result = replay(*case)
+    gaps, served = columns(result.token_gaps), completed(result.requests)
+    assert gaps["tokens"].sum() == (served["output_tokens"] - 1).sum()
+    assert (gaps["tokens"] >= 1).all()
+    assert gaps["gap_s"].max(initial=0.0) == np.nan_to_num(served["worst_itl_s"]).max(initial=0.0)
+    first_to_last_s = (served["finish_s"] - served["first_token_s"]).sum()
+    np.testing.assert_allclose((gaps["gap_s"] * gaps["tokens"]).sum(), first_to_last_s, rtol=1e-9, atol=1e-12)
+
+
+@LAW
 @given(replay_cases(), st.integers(1, 40))
 def test_all_blocks_are_returned(case, prompt_tokens):
+    """Invariant 3."""
     trace, table = case
     first = replay(trace, table)
     late_s = 1.0 + (first.steps["end_s"][-1].as_py() if first.steps.num_rows else 0.0)
@@ -197,6 +218,7 @@ def test_all_blocks_are_returned(case, prompt_tokens):
 @LAW
 @given(replay_cases(), st.randoms(use_true_random=False))
 def test_shuffling_rows_with_distinct_arrivals_changes_nothing(case, random):
+    """Invariant 7."""
     trace, table = case
     count = trace.requests.num_rows
     in_order = retimed(trace, trace.requests["arrival_s"].to_numpy() + np.arange(count) * 1e-3)

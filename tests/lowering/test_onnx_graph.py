@@ -571,6 +571,8 @@ def one_node(op_type, *inputs, opset=17, **attributes):
         (one_node("Relu", [2**30] * 3), "at most 2^53 elements"),
         (one_node("MatMul", [3, 4], [5, 6]), "does not fit its operands"),
         (one_node("Conv", [1, 3, 8, 8], [4, 2, 3, 3]), "3 channels meet filters for 2"),
+        (one_node("Conv", [1, 3, 8, 8], [4, 3, 3, 3], group=0), "group = 0; want 1 or more groups"),
+        (one_node("Relu", [0, 4]), "results with a size of 0 are nothing"),
         (one_node("Split", [3, 4], axis=2), "splits axis 2 of 2"),
         (one_node("MaxPool", [1, 3, 8, 8]), "does not fit its operands"),
         (
@@ -579,7 +581,7 @@ def one_node(op_type, *inputs, opset=17, **attributes):
         ),
         (swapped_nodes(), "reads 'neg0_out', which no earlier node gives"),
         (truncated_weight(), "the bytes of the weight 'w0' do not make the shape it declares"),
-        (Net().model(Net().add("Constant", value_float=1.0)), "no operator depends on an input"),
+        (Net().model(Net().add("Constant", value_float=1.0)), "no operator computes anything from an input"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -93,8 +93,10 @@ def _value(values: str) -> dict[str, Any]:
         low, high = (float(bound) for bound in values[7:].split(".."))
         return {"type": "number", "minimum": low, "maximum": high}
     if values.startswith("int:"):
-        least, most = (int(bound) for bound in values[4:].split(".."))
-        return {"type": "integer", "minimum": least, "maximum": most}
+        bounds, _, word = values[4:].partition("|")
+        least, most = (int(bound) for bound in bounds.split(".."))
+        number = {"type": "integer", "minimum": least, "maximum": most}
+        return {"anyOf": [number, {"const": word}]} if word else number
     if values in ("int|auto", "int|model"):
         return {"anyOf": [{"type": "integer", "minimum": 1}, {"const": values[4:]}]}
     if values == "sizes":

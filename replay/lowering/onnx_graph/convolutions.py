@@ -17,6 +17,8 @@ def convolution(node: Node, filters: int = 1) -> tuple[Op, ...]:
     pixels, weights, result = node.operands[0], node.inputs[filters], node.outputs[0]
     assert weights is not None
     groups = node.attributes.get("group", 1)
+    if groups < 1:
+        raise SpecError(f"the node {node.name!r} ({node.op_type})", f"group = {groups}", "1 or more groups", "check how it was exported")
     _check_channels(node, pixels.sizes[1], weights.sizes[1] * groups)
     return _shaped(node, weights, pixels, result, _shape(node, pixels, result, weights, (pixels.sizes[1], weights.sizes[0], groups)))
 

@@ -34,7 +34,12 @@ def lower_onnx(model: ModelProto, *, where: str, axes: AxisSizes, fuse: bool = T
     found = read_nodes(model, sized, where)
     ops = _linked(fused(found) if fuse else found.nodes)
     if not ops:
-        raise SpecError(where, "no operator depends on an input", "a model that computes something", "check how it was exported")
+        raise SpecError(
+            where,
+            "no operator computes anything from an input (results with a size of 0 are nothing)",
+            "a model that computes something",
+            "check how it was exported",
+        )
     return OpGraph(ops=ops, ranks_count=1, batch_axis=sized.batch_keys[0] if sized.batch_keys else None)
 
 

@@ -2,10 +2,11 @@
 
 A legal tile is a multiple of the array's edges (`granules`), or the whole dimension, and fits the buffers. No term of the time falls
 when a dimension is cut into more tiles, or when the same number of tiles is cut less evenly. So it is enough to try the smallest tile
-for each number of row and column tiles (about 2 sqrt(n) of n multiples), under each nest with the deepest one that fits beside it: none
-of the legal tiles that are left out is faster. The simplest nest and tiles that leave the rows or the columns whole are tried first: where
-one of them is as good as a single tile of everything, no other can be better. Among equally fast ones the choice moves the fewest bytes
-of device memory.
+for each number of row and column tiles (about 2 sqrt(n) of n multiples), under each nest with the deepest one that fits beside it: none of
+the legal tiles that are left out is faster. Where the depth streams, a last tile shallower than the array costs as much as a full fold,
+so the deepest tile that leaves no such rest is tried as well. The simplest nest and tiles that leave the rows or the columns whole are
+tried first: where one of them is as good as a single tile of everything, no other can be better. Among equally fast ones the choice
+moves the fewest bytes of device memory.
 """
 
 from __future__ import annotations
@@ -161,10 +162,21 @@ def _candidates(product: Product, dataflow: str, rates: Rates, stage: Stage) -> 
         column_trips=column_trips,
         depth_trips=np.ones((1, 1, 1, 1)),
     )
-    multiples = np.floor(deepest(nests, rates.spatial, product, tiles) / size[2])
-    parted = np.minimum(np.maximum(multiples, 1.0) * size[2], product.depth)  # where no granule fits, `fits` refuses one
+    whole = np.ceil(product.depth / size[2])
+    most = np.clip(np.floor(deepest(nests, rates.spatial, product, tiles) / size[2]), 1.0, whole)  # where none fits, `fits` refuses 1
+    if dataflow == "output_stationary" and rates.spatial.folds_overlap:
+        most = np.concatenate([most, _last_filled(most, whole)], axis=3)
+        tiles = replace(tiles, **{name: np.concatenate([getattr(tiles, name)] * 2, axis=3) for name in ("columns", "column_trips")})
+    parted = np.minimum(most * size[2], product.depth)
     depth = np.where(fits(nests, rates.spatial, product, tiles), product.depth, parted)
     return replace(tiles, depth=depth, depth_trips=np.ceil(product.depth / depth))
+
+
+def _last_filled(most: Array, whole: Array) -> Array:
+    """Return the largest number of multiples, up to `most`, that does not leave the last of `whole` alone in its tile; 1 if all do."""
+    while (alone := (most > 1.0) & ((whole - 1.0) % most == 0.0)).any():
+        most = np.where(alone, most - 1.0, most)
+    return most
 
 
 def _evenly(sizes: Array, granule: int, *, tiled: bool) -> tuple[Array, Array]:

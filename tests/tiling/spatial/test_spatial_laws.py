@@ -104,6 +104,23 @@ def best_of_all(device, shape, dataflow):
 
 
 @example(device=small_device(double_buffered=False, buffers=shared(600.0)), shape=(4, 4, 34), dataflow="output_stationary")
+@example(  # the deepest tile that fits would leave a last one that is shorter than the array
+    device=small_device(
+        arrays_count=4,
+        array_columns_count=8,
+        folds_overlap=True,
+        double_buffered=False,
+        buffers={"shared": BufferSpec(bytes=1e3), "outputs": BufferSpec(bytes=1e3, banks_count=4, bank_bytes_per_s=10e9)},
+        memory_bytes_per_s=0.3e9,
+    ),
+    shape=(17, 19, 73),
+    dataflow="output_stationary",
+)
+@example(  # evenly cut, the last tile would still be shorter than the array
+    device=small_device(folds_overlap=True, double_buffered=False, buffers=shared(2e3), memory_bytes_per_s=0.3e9),
+    shape=(21, 33, 39),
+    dataflow="output_stationary",
+)
 @settings(max_examples=60, deadline=None)
 @given(device=devices(), shape=st.tuples(*[st.integers(1, LARGEST)] * 3), dataflow=st.sampled_from(DATAFLOWS))
 def test_the_free_choice_is_the_best_of_all_legal_tiles_tried_one_by_one(device, shape, dataflow):
