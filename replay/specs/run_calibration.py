@@ -61,7 +61,7 @@ class LatencyError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGrouping:
-    """Steps that hold the same first and last tokens in a log and in its replay."""
+    """Steps that hold the same first and last tokens in a log and in its replay, whose clock is set to the log's."""
 
     steps_count: int
     """Steps of the log out of which a first or last token came; equal stamps share a step."""

@@ -1,14 +1,13 @@
-"""Predicted against observed: percentiles, errors of single requests, and whether steps hold the requests that they held."""
+"""Predicted against observed: percentiles, and errors of single requests."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from math import ceil
 
 import numpy as np
 
 from replay.calibration.runs.predict import METRICS, Floats, Latencies
-from replay.specs.run_calibration import LatencyError, PercentileError, StepGrouping
+from replay.specs.run_calibration import LatencyError, PercentileError
 
 PERCENTILE_RATIOS = (0.5, 0.95, 0.99)
 
@@ -16,21 +15,6 @@ PERCENTILE_RATIOS = (0.5, 0.95, 0.99)
 def errors_between(observed: Latencies, predicted: Latencies, rows: slice) -> tuple[LatencyError, ...]:
     """Return the error of each of METRICS over some requests; those of one token have no TPOT."""
     return tuple(_error(metric, observed.of(metric)[rows], predicted.of(metric)[rows]) for metric in METRICS)
-
-
-def grouping_between(observed: Latencies, predicted: Latencies, rows: slice) -> StepGrouping:
-    """Return how many of the log's steps that gave some requests their first or last token gave them to the same ones in the replay."""
-    wanted, found = _steps(observed, rows), _steps(predicted, rows)
-    return StepGrouping(steps_count=len(wanted), alike_count=len(wanted & found))
-
-
-def _steps(latencies: Latencies, rows: slice) -> set[frozenset[int]]:
-    """Return the first tokens (numbers from 0) and last tokens (from -1 down) that came out together."""
-    groups: dict[float, set[int]] = defaultdict(set)
-    for index, (first, last) in enumerate(zip(latencies.first_token_s[rows].tolist(), latencies.last_token_s[rows].tolist(), strict=True)):
-        groups[first].add(index)
-        groups[last].add(-1 - index)
-    return set(map(frozenset, groups.values()))
 
 
 def _error(metric: str, observed_s: Floats, predicted_s: Floats) -> LatencyError:

@@ -8,7 +8,8 @@ from dataclasses import fields
 import numpy as np
 import numpy.typing as npt
 
-from replay.calibration.runs.compare import errors_between, grouping_between
+from replay.calibration.runs.compare import errors_between
+from replay.calibration.runs.grouping import forced_grouping
 from replay.calibration.runs.log import RunLog
 from replay.calibration.runs.predict import METRICS, LogReplay, observed_latencies
 from replay.specs.run_calibration import RunCalibration, StepParameters
@@ -56,7 +57,7 @@ def calibrate_run(log: RunLog) -> RunCalibration:
         fit_log_error=error,
         parameters=parameters,
         errors=errors_between(observed, predicted, unseen),
-        grouping=grouping_between(observed, predicted, unseen),
+        grouping=forced_grouping(log, parameters, count),
     )
 
 

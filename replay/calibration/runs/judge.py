@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from replay.calibration.runs.compare import errors_between, grouping_between
+from replay.calibration.runs.compare import errors_between
+from replay.calibration.runs.grouping import forced_grouping
 from replay.calibration.runs.log import RunLog
 from replay.calibration.runs.predict import LogReplay, observed_latencies
 from replay.specs.run_calibration import LatencyError, LogOrigin, RunCalibration, StepGrouping, StepParameters
@@ -51,6 +52,6 @@ def judge_run(log: RunLog, calibration: RunCalibration, *, startup_s: float | No
         first_judged=first,
         parameters=parameters,
         errors=errors_between(observed, predicted, rows),
-        grouping=grouping_between(observed, predicted, rows),
+        grouping=forced_grouping(log, parameters, first),
         notes=log.notes,
     )

@@ -85,7 +85,7 @@ def read_run_log(path: Path, *, meta: Path | None = None, prefixes: Trace | None
     return RunLog(trace=trace, observed=observed, server=server, origin=origin, notes=(*left_out, *server.notes, *unknown))
 
 
-_PREFIXES_UNKNOWN = ("prompts are not in the log: none is taken to begin like another",)
+_PREFIXES_UNKNOWN = ("prompts are not in the log: none is taken to begin like another, so that steps may hold fewer prompts than they did",)
 
 
 def _observed(source: TraceSource, trace: Trace) -> pa.Table:
