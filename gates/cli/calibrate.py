@@ -56,8 +56,8 @@ def command(
     """Fit few physical parameters to measured kernels, or with --from-run to a server's request log.
 
     Kernels: per device, stack and family, by robust log error, and a small residual. Six tenths of the shape groups are fitted; the
-    errors written are over the others. A log: what a step costs, in seven numbers and the start-up of the run, fitted on the first half of its
-    requests; the errors written are over the second half. Needs scipy (`pip install replay-gate[calibrate]`).
+    errors written are over the others. A log: what a step costs, in seven numbers and the start-up of the run, fitted on the first half
+    of its requests; the errors written are over the second half. Needs scipy (`pip install replay-gate[calibrate]`).
     """
     if (run is None) == (not files):
         raise click.UsageError("give either --measurements or --from-run")

@@ -81,7 +81,7 @@ def fidelity_text(found: RunFidelity) -> str:
         f"{log.file_name}: {server}",
         f"fitted on {source}; judged on requests {found.first_judged + 1} to {log.requests_count} of {log.requests_count}",
         *_error_lines(found.errors),
-        f"steps that give the same requests their first or last token, on the log's clock: {grouping.alike_count} of {grouping.steps_count}",
+        f"steps that give the same first and last tokens, on the log's clock: {grouping.alike_count} of {grouping.steps_count}",
         "a correlation near 1 shows little: servers whose latencies are wrong by half reach 0.99",
         *(f"note: {text}" for text in found.notes),
     ]
