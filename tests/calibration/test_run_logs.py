@@ -58,7 +58,12 @@ def test_a_gzipped_log_is_the_same_log_and_finds_the_same_meta_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("log", "meta"),
-    [("a_requests.jsonl", "a_meta.json"), ("a.requests.jsonl.gz", "a.meta.json"), ("requests.jsonl", "meta.json"), ("a.jsonl", "meta.json")],
+    [
+        ("a_requests.jsonl", "a_meta.json"),
+        ("a.requests.jsonl.gz", "a.meta.json"),
+        ("requests.jsonl", "meta.json"),
+        ("a.jsonl", "meta.json"),
+    ],
 )
 def test_the_meta_file_is_looked_for_beside_the_log(tmp_path, log, meta):
     assert meta_path(tmp_path / log) == tmp_path / meta
