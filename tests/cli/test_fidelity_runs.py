@@ -22,11 +22,13 @@ def calibration(path="fits/run.json", **changes):
 
 
 @pytest.mark.slow
-def test_a_log_is_fitted_and_then_judged_on_its_other_half(run):
+def test_a_log_is_fitted_twice_alike_and_then_judged_on_its_other_half(run):
     done = run.replay("calibrate", "--from-run", "run.jsonl", "--out", "fits")
     assert done.exit_code == 0, done.stderr
     assert "wrote fits/run.json: fitted on 30 of 60 requests" in done.stdout
     documents.check(json.loads(run.read("fits/run.json")), "run-calibration.v1", "run.json")
+    assert run.replay("calibrate", "--from-run", "run.jsonl", "--out", "again").exit_code == 0
+    assert run.read("again/run.json") == run.read("fits/run.json")
     judged = run.replay("fidelity", "--run", "run.jsonl", "--calibration", "fits/run.json")
     assert judged.exit_code == 0, judged.stderr
     assert "fitted on its own first half; judged on requests 31 to 60 of 60" in judged.stdout
