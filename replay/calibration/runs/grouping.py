@@ -88,4 +88,4 @@ def _price(chunks: Sequence[Chunk], prices: Prices) -> float:
         "prefill_tokens": sum(chunk.tokens for chunk in prefills),
         "prefill_pairs": sum(chunk.tokens * chunk.before + chunk.tokens * (chunk.tokens + 1) // 2 for chunk in prefills),
     }
-    return float(prices.price(shape)["device_s"])
+    return float(prices.price(shape, eager=False)["device_s"])
