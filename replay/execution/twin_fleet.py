@@ -17,7 +17,9 @@ class Replica:
 
     def __init__(self, engine: Engine, prices: Prices) -> None:
         self.engine, self.prices = engine, prices
-        self.most_in_flight = 2 if engine.limits.async_scheduling else 1
+        self.most_in_flight = 2 if engine.limits.async_scheduling else engine.limits.inflight_steps
+        self.stage_shares = prices.stage_shares() if self.most_in_flight > 1 and not engine.limits.async_scheduling else [1.0]
+        self.stages_left_s = [0.0 for _ in self.stage_shares]
         self.coming: deque[Request] = deque()
         self.steps: list[dict[str, Any]] = []
         self.in_flight: deque[tuple[float, list[Request]]] = deque()
@@ -70,8 +72,11 @@ class Replica:
         """Put a step behind those in flight."""
         step = _counts(chunks, self.engine)
         step |= self.prices.price(step)
-        start_s = max(now_s, self.steps[-1]["end_s"] if self.steps else 0.0)
-        step |= {"scheduled_s": now_s, "start_s": start_s, "end_s": start_s + max(step["device_s"], step["host_s"])}
+        step |= {"scheduled_s": now_s, "start_s": max(now_s, self.stages_left_s[0])}
+        at_s, duration_s = now_s, max(step["device_s"], step["host_s"])
+        for stage, share in enumerate(self.stage_shares):
+            at_s = self.stages_left_s[stage] = max(at_s, self.stages_left_s[stage]) + duration_s * share
+        step["end_s"] = at_s
         self.steps.append(step)
         self.in_flight.append((step["end_s"], [chunk.request for chunk in chunks if chunk.emits]))
 
