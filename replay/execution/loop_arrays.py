@@ -101,7 +101,7 @@ STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_S
 PHASES = COMPOSING, ENDING, WAITING = range(3)
 """What the loop does next: compose a step, end the oldest one in flight, or compose one when a batch has waited long enough."""
 LISTED, IMPLIED, IS_ROUND, FLIGHT_PLACES = range(4)
-"""Places of what is kept of a step in flight: the length of its list, steady sequences that get a token out of it, and whether it is a round."""
+"""Places of what is kept of a step in flight: the length of its list, steady sequences that get a token out of it, whether it is a round."""
 SCHEDULERS = CHUNKED, PREFILL_FIRST, STATIC = range(3)
 QUEUES = FCFS, SJF, LONGEST_PREFIX, HRRN = range(4)
 KV_POLICIES = ON_DEMAND, WHOLE_PROMPT, RESERVE = range(3)
@@ -136,7 +136,8 @@ class LoopArrays(NamedTuple):
     there is one (`replay.execution.cache_arrays`), and by the name of the limit that says where they start: `seats_at`, running
     sequences in order of admission; `preempted_at`, stack whose top is the head of the queue; `waiting_at`, the others that wait
     (`replay.execution.loop_queue`); `emitting_at`, for each step in flight the sequences that get a token when it ends
-    [steps in flight, max running]; `flights_at`, what is kept of each [steps in flight, 3]; `finished_at`, the sequences that the last step to end has finished;
+    [steps in flight, max running]; `flights_at`, what else is kept of each [steps in flight, 3];
+    `finished_at`, the sequences that the last step to end has finished;
     `fresh_at`, blocks that steady sequences need in each round, which repeat [block tokens].
     """
     gaps: Records

@@ -3,7 +3,8 @@
 A *round* is a step in which running sequences go on. A steady sequence computes one token in every round, so that its record, booked up
 to its `round`, says the rest: what it has computed, when it will need a block, be done, or see no more keys than the window. So a
 round costs the same however many sequences decode. The seats before `front` are those of steady sequences and of such as have their
-last token in flight. Where sequences wait for their tokens (more than one step in a pipeline), none is steady. Where not all of them can go on (no budget, no blocks), all are settled and looked at one by one.
+last token in flight. Where not all of them can go on (no budget, no blocks), all are settled and looked at one by one. Where sequences
+wait for their tokens (several steps in a pipeline), none is steady.
 
 Gaps between the ends of rounds are kept on a stack, on which each is longer than all later ones: the longest since some round
 is the lowest one on the stack that came later.

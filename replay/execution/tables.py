@@ -32,7 +32,7 @@ STEPS_SCHEMA = pa.schema(
     [
         pa.field("scheduled_s", pa.float64(), nullable=False),  # when it was composed: at its start, or an earlier step's end
         pa.field("start_s", pa.float64(), nullable=False),
-        pa.field("end_s", pa.float64(), nullable=False),  # start + max(device, host)
+        pa.field("end_s", pa.float64(), nullable=False),  # start + max(device, host), or later in a pipeline that others are in
         pa.field("device_s", pa.float64(), nullable=False),
         pa.field("host_s", pa.float64(), nullable=False),
         pa.field("tokens", pa.int64(), nullable=False),  # new tokens computed: decode sequences + prefill tokens

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from replay.errors import SpecError
 from replay.lowering.kernel_plan import Decision, Kernel, KernelPlan
 from replay.lowering.lower import lower
 from replay.lowering.op_graph import STEP_AXES, AttentionShape, ExpertsShape, MatmulShape, OpGraph
@@ -67,7 +68,11 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
 
 
 def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
-    """Return the serving limits a mapping sets for a model."""
+    """Return the serving limits a mapping sets for a model.
+
+    Raises:
+        SpecError: asynchronous scheduling with several pipeline stages.
+    """
     asked = mapping.value("batching.max_context_tokens")
     context = min(asked, model.max_context_tokens) if isinstance(asked, int) else model.max_context_tokens
     budget, scheduler = mapping.count("batching.max_batched_tokens"), str(mapping.value("batching.scheduler"))
@@ -86,9 +91,25 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
         kv_policy=str(mapping.value("kv.policy")),
         kv_watermark_ratio=mapping.number("kv.watermark_ratio"),
         pipeline_stages=mapping.count("parallelism.pipeline"),
+        inflight_steps=_inflight_steps(mapping),
         replicas_count=mapping.count("fleet.replicas"),
         routing=str(mapping.value("fleet.routing")),
     )
+
+
+def _inflight_steps(mapping: MappingSpec) -> int:
+    """Return the steps that may be under way at once: one without stages, else what is asked, or one for each stage."""
+    stages, asked = mapping.count("parallelism.pipeline"), mapping.value("batching.inflight_microbatches")
+    if stages > 1 and mapping.value("batching.async_scheduling") is True:
+        raise SpecError(
+            "batching.async_scheduling",
+            f"true with parallelism.pipeline = {stages}",
+            "false, for several stages (vLLM 0.11 refuses both together, too)",
+            "turn it off; batching.inflight_microbatches keeps the stages busy",
+        )
+    if stages == 1:
+        return 1
+    return asked if isinstance(asked, int) else stages
 
 
 def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits) -> tuple[Decision, ...]:
@@ -106,6 +127,10 @@ def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits
     if beyond and KNOBS["graph.sizes"].default != sizes:
         reason = f"no step has more than batching.max_batched_tokens = {limits.max_batched_tokens} tokens"
         found.append(_serving_decision("graph.sizes", f"sizes up to {beyond[-1]}", f"sizes up to {limits.max_batched_tokens}", reason))
+    steps = mapping.value("batching.inflight_microbatches")
+    if isinstance(steps, int) and steps != limits.inflight_steps:
+        reason = "parallelism.pipeline = 1: without stages one step is under way at a time"
+        found.append(_serving_decision("batching.inflight_microbatches", steps, limits.inflight_steps, reason))
     if limits.max_delay_s > 0.0 and limits.scheduler != "static":
         reason = f"the {limits.scheduler} scheduler starts at once"
         found.append(_serving_decision("batching.max_delay_s", limits.max_delay_s, 0, reason))

@@ -17,11 +17,13 @@ VALUES = {
     "formats.sparsity": '"2:4"', "kernels.stack": '"sglang_0.5.10"',
     "batching.async_scheduling": "true", "kv.prefix_cache": "true", "kv.policy": '"reserve"', "kv.watermark_ratio": "0.01",
     "batching.scheduler": '"static"', "batching.max_delay_s": "0.1", "batching.queue": '"sjf"',
+    "batching.inflight_microbatches": "3",
     "fleet.replicas": "2", "fleet.routing": '"least_loaded"',
 }  # fmt: skip
 ALONE = {
     "formats.activations": ("formats", 'weights = "fp8"'),  # takes both operands in one format
     "all_reduce.one_shot_max_bytes": ("parallelism", "tensor = 2"),  # takes ranks to join
+    "batching.inflight_microbatches": ("parallelism", "pipeline = 2"),  # takes stages to fill
 }
 
 
