@@ -101,7 +101,7 @@ STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_S
 PHASES = COMPOSING, ENDING, WAITING = range(3)
 """What the loop does next: compose a step, end the oldest one in flight, or compose one when a batch has waited long enough."""
 LISTED, IMPLIED, IS_ROUND, FLIGHT_PLACES = range(4)
-"""Places of what is kept of a step in flight: the length of its list, steady sequences that get a token out of it, whether it is a round."""
+"""Places of what is kept of a step in flight: the length of its list, steady sequences that get a token from it, whether it is a round."""
 SCHEDULERS = CHUNKED, PREFILL_FIRST, STATIC = range(3)
 QUEUES = FCFS, SJF, LONGEST_PREFIX, HRRN = range(4)
 KV_POLICIES = ON_DEMAND, WHOLE_PROMPT, RESERVE = range(3)
