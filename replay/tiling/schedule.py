@@ -104,7 +104,7 @@ def _inflight_steps(mapping: MappingSpec) -> int:
         raise SpecError(
             "batching.async_scheduling",
             f"true with parallelism.pipeline = {stages}",
-            "false, for several stages (vLLM 0.11 refuses both together, too)",
+            "false, for several stages (as vLLM V1 wanted at first)",
             "turn it off; batching.inflight_microbatches keeps the stages busy",
         )
     if stages == 1:
