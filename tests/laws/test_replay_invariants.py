@@ -38,7 +38,7 @@ class AuditedEngine(Engine):
         self.computed_tokens = self.found_tokens = self.lost_tokens = self.settled_tokens = 0
 
     def schedule(self, now_s):
-        awaiting = {request for request in self.running + [*self.preempted] if len(request.token_times_s) < request.promised}
+        awaiting = {request for request in (*self.running, *self.preempted) if len(request.token_times_s) < request.promised}
         chunks = super().schedule(now_s)
         assert self.limits.async_scheduling or not awaiting & {chunk.request for chunk in chunks}
         self.computed_tokens += sum(chunk.tokens for chunk in chunks)
