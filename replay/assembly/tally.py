@@ -100,5 +100,6 @@ def _add_kernel(terms: tuple[float, float, float, float, float], entry: Records,
 
 def window_tokens(first_token_s: Floats, start_s: Floats, end_s: Floats, window_s: float, windows: int) -> Counts:
     """Return the first output tokens emitted by steps that start in each window [windows]; each bears the very end of its step."""
-    step = np.searchsorted(end_s, first_token_s)
+    by_end = np.argsort(end_s, kind="stable")  # several replicas' steps stand in the order of their starts
+    step = by_end[np.searchsorted(end_s, first_token_s, sorter=by_end)]
     return np.bincount(np.floor(start_s[step] / window_s).astype(np.int64), minlength=windows)
