@@ -112,6 +112,7 @@ def audited(trace, table):
 @example(crowded_case())
 @example(crowded_case(prefix_cache=True))
 @example(crowded_case(async_scheduling=True))
+@example(crowded_case(budget=5, inflight_steps=3))
 def test_requests_tokens_and_blocks_balance_after_every_step(case):
     """Invariant 1, Invariant 2 and Invariant 3, in the twin's books; by Invariant 9 they hold for the compiled loop."""
     served, books = audited(*case)
