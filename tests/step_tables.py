@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from replay.ingress.trace import TRACE_SCHEMA, Trace, build_trace
 from replay.provenance import TraceProvenance
-from replay.tiling.step_table import KERNEL_SCHEMA, TERMS, KvPool, StepLimits, StepTable
+from replay.tiling.step_table import KERNEL_SCHEMA, STAGE_SCHEMA, TERMS, KvPool, StepLimits, StepTable
 
 AMPLE = 1_000_000
 
@@ -194,6 +195,15 @@ def random_table(seed: int, **more: Any) -> StepTable:
     for name in ("host_launch_s", "host_graph_launch_s"):
         more.setdefault(name, float(draw.uniform(0.0, 0.02)))
     return assemble_table(kernels, terms, knots, grid=grid, **more)
+
+
+def staged(table: StepTable, calls: dict[str, Sequence[int]], **limits: Any) -> StepTable:
+    """The table with its kernels' calls in each pipeline stage, as many as each says, and other limits."""
+    rows = [
+        {"kernel": kernel, "stage": stage, "calls_count": count} for kernel, counts in calls.items() for stage, count in enumerate(counts)
+    ]
+    stages = pa.Table.from_pylist(rows, schema=STAGE_SCHEMA)
+    return replace(table, stages=stages, limits=replace(table.limits, pipeline_stages=len(next(iter(calls.values()))), **limits))
 
 
 def length_only_trace() -> Trace:

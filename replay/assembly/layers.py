@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from replay.assembly.busy import busy_seconds
 from replay.assembly.run import LAYERS_SCHEMA
 from replay.errors import InvariantError
 from replay.execution.cost_arrays import flatten, kernel_rows
@@ -77,7 +78,7 @@ def share_time(
         steps["compile_s"] = steps["compile_s"] + np.minimum(steps["device_s"], steps["host_s"])
         steps["compile_s"].flags.writeable = False
     tally(
-        tuple(steps.values()),
+        (*steps.values(), busy_seconds(replay.steps)),
         (*(part.by_layer for part in rows.values()), *places),
         (costs.decode, costs.context_knots, costs.prefill, costs.token_knots, costs.keys_knots),
         window_s,
@@ -108,7 +109,8 @@ def share_time(
 def layer_table(shares: TimeShares) -> pa.Table:
     """Return LAYERS_SCHEMA over the whole replay: layer types in the table's order, then `host`.
 
-    `host` holds what steps waited beyond the device (as `launch_s`), so that time_s of all rows adds up to busy time.
+    `host` holds what steps waited beyond the device (as `launch_s`), so that time_s of all rows adds up to busy time; to more, where steps
+    overlap in a pipeline.
     """
     host_s = float(shares.time_s[:, -2].sum())
     totals = {**shares.totals, HOST_LAYER: dict.fromkeys(_TOTALS, 0.0) | {"time_s": host_s, "launch_s": host_s}}

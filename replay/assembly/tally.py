@@ -25,7 +25,7 @@ LAUNCH, COMPUTE, MEMORY, SYNC, BYTES, KERNEL_TIME, KERNEL_STALL = range(7)
 def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...], window_s: float, sums: tuple[Any, ...]) -> None:
     """Add up all steps.
 
-    - `steps`: the columns of STEPS_SCHEMA that STEP_COLUMNS of `replay.assembly.layers` names.
+    - `steps`: the columns of STEPS_SCHEMA that STEP_COLUMNS of `replay.assembly.layers` names, and `busy_seconds`.
     - `rows`: times and stalls of token-wise kernels [phase and tokens, layers] and of those by sequences [sequences, layers], and
       the layer of each decode and each prefill kernel.
     - `costs`: `decode`, `context_knots`, `prefill`, `token_knots`, `keys_knots` of CostArrays.
@@ -33,7 +33,7 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
       token rows and of sequence rows; sums of decode and of prefill kernels [kernels, 7]; and room for a step [layers, TIME and STALL].
     """
     start_s, end_s, compile_s, device_s, host_s = steps[:5]
-    tokens, sequences, decodes, contexts, prefill_tokens, pairs, recomputed, outputs, captured = steps[5:]
+    tokens, sequences, decodes, contexts, prefill_tokens, pairs, recomputed, outputs, captured, busy_s = steps[5:]
     token_rows, sequence_rows, decode_layers, prefill_layers = rows
     decode, context_knots, prefill, token_knots, keys_knots = costs
     by_layer, amounts, token_uses, sequence_uses, decode_sums, prefill_sums, now = sums
@@ -70,7 +70,9 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
             by_layer[window, layer, STALL] += now[layer, STALL]
             stall_s += now[layer, STALL]
         by_layer[window, layers, TIME] += max(host_s[step] - device_s[step], 0.0) + compile_s[step]
-        by_layer[window, layers + 1, TIME] += end_s[step] - start_s[step]
+        if busy_s[step] < end_s[step] - start_s[step]:  # it overlaps the step before it in a pipeline
+            stall_s *= busy_s[step] / max(device_s[step], host_s[step])
+        by_layer[window, layers + 1, TIME] += busy_s[step]
         by_layer[window, layers + 1, STALL] += stall_s
         amounts[window, DECODES] += decodes[step]
         amounts[window, NEW_PREFILL] += prefill_tokens[step] - recomputed[step]
@@ -98,5 +100,6 @@ def _add_kernel(terms: tuple[float, float, float, float, float], entry: Records,
 
 def window_tokens(first_token_s: Floats, start_s: Floats, end_s: Floats, window_s: float, windows: int) -> Counts:
     """Return the first output tokens emitted by steps that start in each window [windows]; each bears the very end of its step."""
-    step = np.searchsorted(end_s, first_token_s)
+    by_end = np.argsort(end_s, kind="stable")  # several replicas' steps stand in the order of their starts
+    step = by_end[np.searchsorted(end_s, first_token_s, sorter=by_end)]
     return np.bincount(np.floor(start_s[step] / window_s).astype(np.int64), minlength=windows)

@@ -37,6 +37,14 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
       more; an idle server starts at once and composes its second step at the same time. Whoever has its last token in flight
       keeps its seat and blocks, and computes nothing. Tokens in flight of a preempted sequence still come out. Without it
       (older versions, and `--no-async-scheduling`), a step is composed at its start.
+    - With `inflight_steps` above 1, so many micro-batches are in flight in a pipeline (the batch queue of vLLM V1, whose
+      `max_concurrent_batches` is the pipeline size). A step is composed while there are fewer: an idle server composes at once, a full
+      one, or one that has nothing to compose, when the oldest step ends. Who has its next token in flight computes nothing until it is
+      out; preempted, it holds up the queue until then. Chunks of one prompt may follow one another, for tokens count as
+      computed when they are scheduled (V1's num_computed_tokens).
+      Stages are a flow shop: a step enters one when it has left the stage before and the step before it has left this one, and stays
+      for its share of max(device, host); `start_s` is when it enters the first, `end_s` when it leaves the last. Shares are the
+      same for all steps of a table: the stages' parts of the token-wise kernels' seconds in a full prefill step.
     - `scheduler`, the default `chunked` (vLLM V1; Sarathi-Serve, arXiv 2403.02310): running sequences go first, in order of
       admission: the next token of a decoding one, or the next chunk (what the token budget leaves) of an unfinished prompt. Then,
       unless this step preempted, waiting ones are admitted while budget, seats and cache blocks last; one that does not fit

@@ -117,6 +117,7 @@ class Replicas:
         self._sizes = part_sizes(one)
         self._sequences = np.zeros((count, held + 1), dtype=SEQUENCE)
         self._memory, self._gaps = np.tile(one.memory, (count, 1)), np.tile(one.gaps, (count, 1))
+        self._ends_s = np.tile(one.ends_s, (count, 1))
         self._token_gaps, self._states, self._limits = np.tile(one.token_gaps, (count, 1)), np.tile(one.state, count), one.limits
         self._records = np.zeros((count, RECORD_STEPS), dtype=STEP)
         self._records["replica"] = np.arange(count)[:, None]
@@ -140,8 +141,9 @@ class Replicas:
 
         while True:
             outcome = loop_fleet.run_fleet(
-                *arrays, self._sequences, self._memory, self._gaps, self._token_gaps, self._states, self._limits, self._costs, self._records
-            )
+                *arrays, self._sequences, self._memory, self._gaps, self._token_gaps, self._ends_s, self._states, self._limits,
+                self._costs, self._records,
+            )  # fmt: skip
             replica = int(arrays.fleet["replica"][0])
             if outcome == loop.RECORD_FULL:
                 self._drain(replica)
@@ -186,6 +188,7 @@ class Replicas:
             memory=self._memory[replica],
             gaps=self._gaps[replica],
             token_gaps=self._token_gaps[replica],
+            ends_s=self._ends_s[replica],
             state=self._states[replica : replica + 1],
             limits=self._limits,
         )

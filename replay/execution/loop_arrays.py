@@ -50,8 +50,6 @@ SOURCES = (
 STATE = np.dtype(
     [
         ("clock_s", np.float64),  # when the next step is scheduled
-        ("busy_until_s", np.float64),  # end of the last step in flight
-        ("oldest_end_s", np.float64),  # end of the first one
         ("next_s", np.float64),  # when it goes on
         ("phase", np.int64),  # how: COMPOSING, ENDING or WAITING
         ("given", np.int64),  # requests that the loop knows: the first records
@@ -65,11 +63,8 @@ STATE = np.dtype(
         ("free_blocks", np.int64),
         ("steps", np.int64),  # steps in the current record
         ("in_flight", np.int64),  # steps scheduled and not ended
-        ("oldest", np.int64),  # which list of `emitting` is that of the one that ends first
-        ("oldest_listed", np.int64),  # length of that list
+        ("oldest", np.int64),  # place of the one that ends first in the rings `emitting`, `flights` and `ends_s`
         ("newest_listed", np.int64),  # length of the list of the step composed last
-        ("oldest_implied", np.int64),  # steady sequences that get a token out of it
-        ("oldest_is_round", np.int64),
         ("newest_is_round", np.int64),
         ("used_once", np.int64),  # blocks that have ever been taken: the first ones (with the prefix cache)
         ("free_slots", np.int64),  # free rows of `tables`
@@ -106,6 +101,8 @@ STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_S
 
 PHASES = COMPOSING, ENDING, WAITING = range(3)
 """What the loop does next: compose a step, end the oldest one in flight, or compose one when a batch has waited long enough."""
+LISTED, IMPLIED, IS_ROUND, FLIGHT_PLACES = range(4)
+"""Places of what is kept of a step in flight: the length of its list, steady sequences that get a token from it, whether it is a round."""
 SCHEDULERS = CHUNKED, PREFILL_FIRST, STATIC = range(3)
 QUEUES = FCFS, SJF, LONGEST_PREFIX, HRRN = range(4)
 KV_POLICIES = ON_DEMAND, WHOLE_PROMPT, RESERVE = range(3)
@@ -121,11 +118,11 @@ LIMITS = np.dtype(
         *(
             (name, np.int64)
             for name in (
-                "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "scheduler", "queue",
+                "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "awaits_tokens", "stages", "scheduler", "queue",
                 "block_tokens", "pool_blocks", "watermark_blocks", "kv_policy",
                 "host_overlap", "compile_bins", "compile_max_variants", "stops_at_finish",
                 "prefix_cache", "trace_block_tokens", "ring", "found_mask", "found_shift", "table_blocks",
-                "seats_at", "preempted_at", "waiting_at", "emitting_at", "finished_at", "fresh_at", "compile_bins_at",
+                "seats_at", "preempted_at", "waiting_at", "emitting_at", "flights_at", "finished_at", "fresh_at", "compile_bins_at",
                 "blocks_at", "found_at", "tables_at", "slots_at", "starts_at", "nodes_at",
             )
         ),
@@ -142,14 +139,16 @@ class LoopArrays(NamedTuple):
     there is one (`replay.execution.cache_arrays`), and by the name of the limit that says where they start: `seats_at`, running
     sequences in order of admission; `preempted_at`, stack whose top is the head of the queue; `waiting_at`, the others that wait
     (`replay.execution.loop_queue`); `emitting_at`, for each step in flight the sequences that get a token when it ends
-    [steps in flight, max running]; `finished_at`, the sequences that the last step to end has finished;
-    `fresh_at`, blocks that steady sequences need in each round, which repeat [block tokens]; `compile_bins_at`, largest tokens of each
-    compiled variant, then whether it exists [2, variants].
+    [steps in flight, max running]; `flights_at`, what else is kept of each [steps in flight, 3]; `finished_at`, the sequences that the
+    last step to end has finished; `fresh_at`, blocks that steady sequences need in each round, which repeat [block tokens];
+    `compile_bins_at`, largest tokens of each compiled variant, then whether it exists [2, variants].
     """
     gaps: Records
     """Stack of GAP [GAPS_KEPT], see `replay.execution.loop_steady`."""
     token_gaps: Records
     """TOKEN_GAP, as many as `token_gaps` of the state says."""
+    ends_s: Floats
+    """Ends of the steps in flight, and then, for each pipeline stage, when the step composed last leaves it [steps in flight + stages]."""
     state: Records
     """STATE [1]"""
     limits: Records
@@ -170,12 +169,13 @@ def new_sequences(rows: Counts, arrival_s: Floats, prompt_tokens: Counts, output
 def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> LoopArrays:
     """Return empty queues under a table's limits, with the whole pool free and the clock at 0."""
     bounds, pool = table.limits, table.pool
-    steps_in_flight, bins = 2 if bounds.async_scheduling else 1, len(bounds.compile_bins)
+    steps_in_flight, bins = 2 if bounds.async_scheduling else bounds.inflight_steps, len(bounds.compile_bins)
     parts = cache.parts | {
         "seats_at": np.zeros(bounds.max_running, dtype=np.int64),
         "preempted_at": np.zeros(sequences_count, dtype=np.int64),
         "waiting_at": np.arange(sequences_count),
         "emitting_at": np.zeros(steps_in_flight * bounds.max_running, dtype=np.int64),
+        "flights_at": np.zeros(steps_in_flight * FLIGHT_PLACES, dtype=np.int64),
         "finished_at": np.zeros(bounds.max_running, dtype=np.int64),
         "fresh_at": np.zeros(pool.block_tokens, dtype=np.int64),
         "compile_bins_at": np.array([*bounds.compile_bins, *(place < bounds.compiled_at_start for place in range(bins))], dtype=np.int64),
@@ -189,6 +189,8 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
         "compile_max_variants": NEVER if bounds.compile_max_variants is None else bounds.compile_max_variants,
         "window_tokens": bounds.attention_window_tokens,
         "steps_in_flight": steps_in_flight,
+        "awaits_tokens": bounds.inflight_steps > 1,
+        "stages": bounds.overlapping_stages,
         "scheduler": SCHEDULER_NAMES.index(bounds.scheduler),
         "queue": QUEUE_NAMES.index(bounds.queue),
         "block_tokens": pool.block_tokens,
@@ -207,6 +209,7 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
         memory=np.concatenate(list(parts.values())),
         gaps=np.zeros(GAPS_KEPT, dtype=GAP),
         token_gaps=np.zeros(TOKEN_GAPS_RECORDED + bounds.max_running, dtype=TOKEN_GAP),
+        ends_s=np.zeros(steps_in_flight + bounds.overlapping_stages),
         state=state,
         limits=limits,
     )

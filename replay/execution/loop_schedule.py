@@ -57,9 +57,22 @@ def _could_admit(state: Records, limits: Records, budget: int) -> bool:
 
 
 @compiled_part
+def newest_place(state: Records, limits: Records) -> int:
+    """Return the place of the step that is composed now among those in flight."""
+    place = state.oldest + state.in_flight
+    return int(place if place < limits.steps_in_flight else place - limits.steps_in_flight)
+
+
+@compiled_part
 def emitting_at(state: Records, limits: Records) -> int:
     """Return the place in the memory where the step that is composed now lists the sequences that get a token."""
-    return int(limits.emitting_at + (state.oldest + state.in_flight) % limits.steps_in_flight * limits.max_running)
+    return int(limits.emitting_at + newest_place(state, limits) * limits.max_running)
+
+
+@compiled_part
+def awaits_token(sequence: Records, limits: Records) -> bool:
+    """Return whether a sequence has to wait for its next token, which is in flight, before it computes more."""
+    return bool(limits.awaits_tokens and sequence.known_tokens > sequence.prompt_tokens + sequence.emitted_tokens)
 
 
 @inlined_part
@@ -75,6 +88,9 @@ def _continue_running(sequences: Records, memory: Counts, gaps: Records, state: 
         before, known = sequence.computed_tokens, sequence.known_tokens
         if known == sequence.total_tokens:  # its last token is in flight
             state.front += position == state.front
+            position += 1
+            continue
+        if awaits_token(sequence, limits):
             position += 1
             continue
         chunk = min(known - before, budget)
@@ -97,7 +113,7 @@ def _continue_running(sequences: Records, memory: Counts, gaps: Records, state: 
         if before >= sequence.prefill_until:
             decodes += 1
             decode_context += min(after, limits.window_tokens)
-            if position == state.front:
+            if position == state.front and not limits.awaits_tokens:
                 state.front += 1
                 if known + 1 < sequence.total_tokens:
                     become_steady(sequence, memory, state, limits)
@@ -124,6 +140,8 @@ def _admit_waiting(sequences: Records, memory: Counts, state: Records, limits: R
             break
         index = memory[limits.preempted_at + state.preempted - 1] if resumed else next_waiting(memory, state, limits)
         sequence = sequences[index]
+        if awaits_token(sequence, limits):
+            break
         cached, cached_free = find_prefix(sequence, limits, memory)
         before = cached * limits.block_tokens
         chunk = min(sequence.known_tokens - before, budget)

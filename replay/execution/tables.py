@@ -32,7 +32,7 @@ STEPS_SCHEMA = pa.schema(
     [
         pa.field("scheduled_s", pa.float64(), nullable=False),  # when it was composed: at its start, or an earlier step's end
         pa.field("start_s", pa.float64(), nullable=False),
-        pa.field("end_s", pa.float64(), nullable=False),  # start + compile + max(device, host), or their sum
+        pa.field("end_s", pa.float64(), nullable=False),  # start + compile + max(device, host) or sum, or later behind others in a pipeline
         pa.field("compile_s", pa.float64(), nullable=False),  # wait for a variant of the kernels that no step needed before
         pa.field("device_s", pa.float64(), nullable=False),
         pa.field("host_s", pa.float64(), nullable=False),

@@ -45,6 +45,11 @@ class Request:
         return int(self.row["prompt_tokens"]) + self.promised
 
     @property
+    def awaits_token(self) -> bool:
+        """Whether its next token is in flight."""
+        return bool(self.promised > len(self.token_times_s))
+
+    @property
     def last_is_promised(self) -> bool:
         """Whether the last output token is there or in flight."""
         return bool(self.promised == self.row["output_tokens"])
@@ -146,7 +151,7 @@ class Engine:
         for request in list(self.running):
             if budget == 0 or request not in self.running:
                 break
-            if request.last_is_promised:
+            if request.last_is_promised or (self.limits.inflight_steps > 1 and request.awaits_token):
                 continue
             tokens = min(request.known - request.computed, budget)
             missing = max(0, self.blocks_for(request.computed + tokens) - len(request.blocks))
@@ -168,6 +173,8 @@ class Engine:
             return chunks
         while (self.preempted or self.waiting) and budget > 0 and len(self.running) < self.limits.max_running:
             request = (self.preempted or self.waiting)[0]
+            if self.limits.inflight_steps > 1 and request.awaits_token:
+                break
             cached = self.cached_beginning(request)
             hit = len(cached) * self.table.pool.block_tokens
             tokens = min(request.known - hit, budget)

@@ -20,7 +20,9 @@ class Replica:
         limits = engine.limits
         self.variants = set(limits.compile_bins[: limits.compiled_at_start])
         self.ready_s = limits.ready_s
-        self.most_in_flight = 2 if engine.limits.async_scheduling else 1
+        self.most_in_flight = 2 if limits.async_scheduling else limits.inflight_steps
+        self.stage_shares = prices.stage_shares() if self.most_in_flight > 1 and not limits.async_scheduling else [1.0]
+        self.stages_left_s = [0.0 for _ in self.stage_shares]
         self.coming: deque[Request] = deque()
         self.steps: list[dict[str, Any]] = []
         self.in_flight: deque[tuple[float, list[Request]]] = deque()
@@ -74,8 +76,11 @@ class Replica:
         step = _counts(chunks, self.engine)
         compile_s, eager = self.variant(step["tokens"])
         step |= self.prices.price(step, eager=eager) | {"compile_s": compile_s}
-        start_s = max(now_s, self.steps[-1]["end_s"] if self.steps else 0.0)
-        step |= {"scheduled_s": now_s, "start_s": start_s, "end_s": start_s + self.duration_s(step) + compile_s}
+        step |= {"scheduled_s": now_s, "start_s": max(now_s, self.stages_left_s[0])}
+        at_s, duration_s = step["start_s"] + compile_s, self.duration_s(step)
+        for stage, share in enumerate(self.stage_shares):
+            at_s = self.stages_left_s[stage] = max(at_s, self.stages_left_s[stage]) + duration_s * share
+        step["end_s"] = at_s
         self.steps.append(step)
         self.in_flight.append((step["end_s"], [chunk.request for chunk in chunks if chunk.emits]))
 

@@ -39,6 +39,21 @@ class Prices:
         host_s = self.table.host_graph_launch_s if captured else launches * self.table.host_launch_s + calls_s
         return {"device_s": device_s, "host_s": host_s, "captured_tokens": captured}
 
+    def stage_shares(self) -> list[float]:
+        """Return the part of a step's time in each stage: as the token-wise kernels of a full prefill step divide, else evenly."""
+        stages = self.table.limits.pipeline_stages
+        if stages == 1:
+            return [1.0]
+        last_row = len(self.captured) - 1
+        stage_s = [0.0] * stages
+        for stage in range(stages):
+            for kernel in self.kernels:
+                for entry in self.table.stages.to_pylist():
+                    if kernel["axis"] == "tokens" and entry["kernel"] == kernel["kernel"] and entry["stage"] == stage:
+                        stage_s[stage] += entry["calls_count"] * _time(self._row(kernel["kernel"], last_row), kernel["overlap_exponent"])
+        total_s = sum(stage_s)
+        return [seconds / total_s for seconds in stage_s] if total_s else [1.0 / stages] * stages
+
     def _sum(self, axis: str, terms: Any) -> float:
         total_s = 0.0
         for kernel in self.kernels:

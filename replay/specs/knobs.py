@@ -169,6 +169,8 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="how expert-parallel ranks get tokens and join results: all ranks see all tokens and add up; or tokens are dispatched and combined, then gathered"),
         _knob("parallelism.pipeline", "execution", "int:1..256", 1, "restart", reported_as="pipeline_parallel_size",
               meaning="stages that the layers are split into, each on a tensor-parallel group of its own"),
+        _knob("batching.inflight_microbatches", "execution", "int:1..64|auto", "auto", "restart", reported_as="max_concurrent_batches, num_micro_batches, virtual engines",
+              meaning="steps that may be in a pipeline at once, each of other sequences or later chunks; `auto` = one for each stage"),
         _knob("all_reduce.one_shot_max_bytes", "execution", "int:0..1099511627776", 524288, "restart", reported_as="allreduce.threshold_bytes",
               meaning="largest message reduced in one step by every rank; larger ones use a ring"),
         _knob("graph.mode", "execution", "none|decode|full", "full", "restart", reported_as="cuda_graph, enforce_eager",

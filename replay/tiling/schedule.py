@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from replay.errors import SpecError
 from replay.lowering.kernel_plan import Decision, Kernel, KernelPlan
 from replay.lowering.lower import lower
 from replay.lowering.op_graph import STEP_AXES, AttentionShape, ExpertsShape, MatmulShape, OpGraph
@@ -69,7 +70,11 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
 
 
 def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
-    """Return the serving limits a mapping sets for a model."""
+    """Return the serving limits a mapping sets for a model.
+
+    Raises:
+        SpecError: asynchronous scheduling with several pipeline stages.
+    """
     asked = mapping.value("batching.max_context_tokens")
     context = min(asked, model.max_context_tokens) if isinstance(asked, int) else model.max_context_tokens
     budget, scheduler = mapping.count("batching.max_batched_tokens"), str(mapping.value("batching.scheduler"))
@@ -93,6 +98,7 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
         compile_variant_s=mapping.number("compile.variant_s"),
         compile_warmup=str(mapping.value("compile.warmup")),
         compile_max_variants=kept if isinstance(kept := mapping.value("compile.max_variants"), int) else None,
+        inflight_steps=_inflight_steps(mapping),
         replicas_count=mapping.count("fleet.replicas"),
         routing=str(mapping.value("fleet.routing")),
     )
@@ -101,6 +107,21 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
 def _finds_blocks_again(mapping: MappingSpec) -> bool:
     """Return whether the prefix cache works with the cache's format."""
     return mapping.value("kv.prefix_cache_formats") == "any" or mapping.value("formats.kv") != "fp8"
+
+
+def _inflight_steps(mapping: MappingSpec) -> int:
+    """Return the steps that may be under way at once: one without stages, else what is asked, or one for each stage."""
+    stages, asked = mapping.count("parallelism.pipeline"), mapping.value("batching.inflight_microbatches")
+    if stages > 1 and mapping.value("batching.async_scheduling") is True:
+        raise SpecError(
+            "batching.async_scheduling",
+            f"true with parallelism.pipeline = {stages}",
+            "false, for several stages (as vLLM V1 wanted at first)",
+            "turn it off; batching.inflight_microbatches keeps the stages busy",
+        )
+    if stages == 1:
+        return 1
+    return asked if isinstance(asked, int) else stages
 
 
 def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits) -> tuple[Decision, ...]:
@@ -121,6 +142,10 @@ def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits
     if mapping.value("kv.prefix_cache") is True and not limits.prefix_cache:
         reason = f"the server cannot find blocks of formats.kv = {mapping.value('formats.kv')!r} again (kv.prefix_cache_formats)"
         found.append(replace(_serving_decision("kv.prefix_cache", "true", "false", reason), stage="lowering"))
+    steps = mapping.value("batching.inflight_microbatches")
+    if isinstance(steps, int) and steps != limits.inflight_steps:
+        reason = "parallelism.pipeline = 1: without stages one step is under way at a time"
+        found.append(_serving_decision("batching.inflight_microbatches", steps, limits.inflight_steps, reason))
     if limits.max_delay_s > 0.0 and limits.scheduler != "static":
         reason = f"the {limits.scheduler} scheduler starts at once"
         found.append(_serving_decision("batching.max_delay_s", limits.max_delay_s, 0, reason))

@@ -129,6 +129,13 @@ class StepLimits:
     compile_max_variants: int | None = None
     pipeline_stages: int = 1
     """Stages that a step passes through one after another; while one is in the second, the first is idle or has the next step."""
+    inflight_steps: int = 1
+    """Steps (micro-batches) that may be under way at once, without `async_scheduling`; none computes on a token that another one yields."""
+
+    @property
+    def overlapping_stages(self) -> int:
+        """Stages that can hold a step each: all, or one where only one step is under way."""
+        return self.pipeline_stages if self.inflight_steps > 1 else 1
 
     @property
     def compiled_at_start(self) -> int:

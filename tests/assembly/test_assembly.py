@@ -107,6 +107,13 @@ def test_windows_reach_to_the_last_step_of_an_overload():
     assert whole["time_s"].to_numpy().sum() == run.busy_s == 20.0
 
 
+def test_first_tokens_are_found_where_a_replica_that_started_first_ends_last():
+    # Windows of 0.1 s. Twenty tokens from 0 s to 20 s on one replica, one token from 0.5 s to 1.5 s on the other.
+    run = assembled(make_trace([0.0, 0.5], [20, 1], [1, 1]), linear_table(per_token_s=1.0, limits=make_limits(replicas_count=2)))
+    whole = run.windows.filter(pa.compute.equal(run.windows["layer_type"], "all"))["tokens"].to_pylist()
+    assert (whole[0], whole[5], sum(whole)) == (21, 2, 23)
+
+
 @pytest.mark.parametrize(("span_s", "window_s"), [(0.0, 0.1), (1e-300, 0.1), (5.0, 0.2), (1000.0, 40.0), (1500.0, 60.0), (86400.0, 60.0)])
 def test_window_length_depends_on_the_span_of_the_trace_alone(span_s, window_s):
     assert window_length_s(make_trace([0.0, span_s], [1, 1], [1, 1])) == window_s

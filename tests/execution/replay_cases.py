@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replay.execution.tables import COMPLETED
 from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAMES, WARMUP_NAMES
-from tests.step_tables import captured_table, make_limits, make_pool, make_trace, random_table
+from tests.step_tables import captured_table, make_limits, make_pool, make_trace, random_table, staged
 
 GAP_S = 2.0**-10
 """Gaps between arrivals are whole multiples of it: sums of them are exact, and so is any such time scaled by a power of two."""
@@ -55,6 +55,8 @@ def replay_cases(draw, *, ample=False, compiles=False, **rules):
         "compile_max_variants": draw(st.none() | st.integers(1, 4)),
     }
     limits = replace(limits, **(compile_rules if compiles else {}), **rules)
+    if not limits.async_scheduling and "inflight_steps" not in rules:
+        limits = replace(limits, inflight_steps=draw(st.sampled_from([1, 1, 2, 3, 4])))
     sizes = draw(st.lists(st.integers(1, limits.max_batched_tokens), max_size=3))
     table = random_table(
         draw(st.integers(0, 2**32)),
@@ -62,7 +64,9 @@ def replay_cases(draw, *, ample=False, compiles=False, **rules):
         pool=make_pool() if ample else make_pool(blocks_count=draw(st.integers(0, 20)), block_tokens=draw(st.integers(1, 6))),
         capture=captured_table(limits, sorted(sizes), decode_only=draw(st.booleans())),
     )
-    return trace, table
+    stages = draw(st.integers(1, 4)) if limits.inflight_steps > 1 else 1
+    counts = st.lists(st.integers(0, 3), min_size=stages, max_size=stages)
+    return trace, staged(table, {kernel: draw(counts) for kernel in ("tokens_0", "tokens_1", "decode_attention_0")})
 
 
 def completed(requests: pa.Table) -> dict[str, np.ndarray]:

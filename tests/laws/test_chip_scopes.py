@@ -22,6 +22,7 @@ VALUES = {
     "parallelism.pipeline": "2",
     "host.call_s": "1e-4", "kv.prefix_cache_formats": '"16bit"',
     "compile.bins": "[7, 64]", "compile.variant_s": "0.5", "compile.warmup": '"at_start"', "compile.max_variants": "3",
+    "batching.inflight_microbatches": "3",
     "fleet.replicas": "2", "fleet.routing": '"least_loaded"',
 }  # fmt: skip
 ALONE = {
@@ -32,6 +33,7 @@ ALONE = {
     "parallelism.expert": ("parallelism", "tensor = 2"),
     "parallelism.expert_exchange": ("parallelism", "tensor = 2\nexpert = 2"),
     "placement.experts": ("parallelism", "tensor = 2\nexpert = 2"),
+    "batching.inflight_microbatches": ("parallelism", "pipeline = 2"),  # takes stages to fill
 }
 EXPERTS = ("parallelism.expert", "parallelism.expert_exchange", "placement.experts")
 """Knobs of models that have some."""
