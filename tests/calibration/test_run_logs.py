@@ -33,8 +33,8 @@ def test_a_run_read_back_as_a_measured_log_has_the_metrics_of_the_run(tmp_path, 
 def test_a_replay_of_the_log_under_the_parameters_it_was_made_with_is_the_log(tmp_path, seed):
     log = read_run_log(served(tmp_path, random_trace(seed))[0])
     found, observed = LogReplay(log).latencies(PARAMETERS), observed_latencies(log)
-    assert found.first_token_s == pytest.approx(observed.first_token_s, abs=1e-7)
-    assert found.last_token_s == pytest.approx(observed.last_token_s, abs=1e-7)
+    assert found.ttft_s == pytest.approx(observed.ttft_s, abs=1e-7)
+    assert found.e2e_s == pytest.approx(observed.e2e_s, abs=1e-7)
 
 
 def test_clocks_are_aligned_by_the_request_that_was_queued_at_once(tmp_path):
@@ -85,7 +85,7 @@ def test_prefixes_of_a_trace_of_the_same_requests_are_found_in_the_cache(tmp_pat
     path, done = served(tmp_path, shared)
     assert sum(done.requests["prefix_hit_tokens"].to_pylist()) > 0
     known, unknown = read_run_log(path, prefixes=shared), read_run_log(path)
-    assert LogReplay(known).latencies(PARAMETERS).last_token_s == pytest.approx(observed_latencies(known).last_token_s, abs=1e-7)
+    assert LogReplay(known).latencies(PARAMETERS).e2e_s == pytest.approx(observed_latencies(known).e2e_s, abs=1e-7)
     assert LogReplay(unknown).latencies(PARAMETERS).e2e_s.sum() > observed_latencies(unknown).e2e_s.sum()
     assert any("prompts are not in the log" in note for note in unknown.notes)
     assert known.notes == ()

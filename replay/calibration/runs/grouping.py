@@ -12,13 +12,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from math import hypot
 from statistics import mode
 
+import numpy as np
+
 from replay.calibration.runs.log import RunLog
-from replay.calibration.runs.step_model import StepTables
+from replay.calibration.runs.server import Server
+from replay.calibration.runs.step_model import StepTables, captured_tokens
 from replay.execution.cache_arrays import trace_block_tokens
 from replay.execution.twin_engine import Chunk, Engine, Request
-from replay.execution.twin_prices import Prices
 from replay.specs.run_calibration import StepGrouping, StepParameters
 
 Token = tuple[str, bool]
@@ -47,7 +50,7 @@ def _stamps(log: RunLog) -> dict[Token, float]:
 def _forced_steps(log: RunLog, parameters: StepParameters, stamps: dict[Token, float]) -> list[frozenset[Token]]:
     """Return the first and last tokens that come out of each step; the scheduler is that of `replay.execution.twin`."""
     table = StepTables(log.server).build(parameters)
-    prices, engine = Prices(table, {}), Engine(table, trace_block_tokens(log.trace) if table.limits.prefix_cache else 1)
+    times, engine = _StepTimes(log.server, parameters), Engine(table, trace_block_tokens(log.trace) if table.limits.prefix_cache else 1)
     coming = deque(Request(row=row) for row in log.trace.requests.to_pylist())
     in_flight: deque[tuple[float, list[Request]]] = deque()
     most_in_flight = 2 if table.limits.async_scheduling else 1
@@ -61,7 +64,7 @@ def _forced_steps(log: RunLog, parameters: StepParameters, stamps: dict[Token, f
         if chunks:
             start_s, tokens = max(now_s, busy_until_s), _first_and_last(chunks)
             steps.append(tokens)
-            stamp_s = mode(sorted(stamps[token] for token in tokens)) if tokens else start_s + stall_s + _price(chunks, prices)
+            stamp_s = mode(sorted(stamps[token] for token in tokens)) if tokens else start_s + stall_s + times.step_s(chunks)
             busy_until_s, stall_s = max(start_s, stamp_s), 0.0
             in_flight.append((busy_until_s, [chunk.request for chunk in chunks if chunk.emits]))
         if not chunks or len(in_flight) == most_in_flight:
@@ -77,15 +80,23 @@ def _first_and_last(chunks: Sequence[Chunk]) -> frozenset[Token]:
     return frozenset(firsts | {(str(request.row["request_id"]), True) for request in emitting if request.last_is_promised})
 
 
-def _price(chunks: Sequence[Chunk], prices: Prices) -> float:
-    """Return what a step takes in seconds."""
-    decodes, prefills = ([chunk for chunk in chunks if chunk.is_decode is wanted] for wanted in (True, False))
-    shape = {
-        "tokens": sum(chunk.tokens for chunk in chunks),
-        "sequences": len(chunks),
-        "decode_sequences": len(decodes),
-        "decode_context_tokens": sum(chunk.before + 1 for chunk in decodes),
-        "prefill_tokens": sum(chunk.tokens for chunk in prefills),
-        "prefill_pairs": sum(chunk.tokens * chunk.before + chunk.tokens * (chunk.tokens + 1) // 2 for chunk in prefills),
-    }
-    return float(prices.price(shape, eager=False)["device_s"])
+class _StepTimes:
+    """What steps of a server take under some parameters."""
+
+    def __init__(self, server: Server, parameters: StepParameters) -> None:
+        self.parameters = parameters
+        most = server.limits.max_batched_tokens
+        tokens = np.arange(most + 1)
+        captured = captured_tokens(tokens, server.captured_sizes, most)
+        self._computed = np.where(captured > 0, captured, tokens).tolist()
+
+    def step_s(self, chunks: Sequence[Chunk]) -> float:
+        """Return the seconds of a step: the formula of `replay.calibration.runs.step_model`."""
+        one, prefills = self.parameters, [chunk for chunk in chunks if not chunk.is_decode]
+        keys = sum(chunk.before + 1 for chunk in chunks if chunk.is_decode)
+        prompt = sum(chunk.tokens for chunk in prefills)
+        pairs = sum(chunk.tokens * chunk.before + chunk.tokens * (chunk.tokens + 1) // 2 for chunk in prefills)
+        products_s = hypot(one.base_s, one.per_token_s * self._computed[sum(chunk.tokens for chunk in chunks)])
+        attention_s = one.per_context_token_s * keys + one.per_pair_s * pairs
+        prompts_s = one.per_prefill_token_s * prompt + (one.per_mixed_step_s if prefills else 0.0)
+        return products_s + one.per_sequence_s * len(chunks) + attention_s + prompts_s

@@ -27,8 +27,6 @@ _NEXT_TICK_S = 1e-9
 class Latencies:
     """Latencies of a log's requests, in its order [requests]; TPOT is NaN where one token came out, and so has none."""
 
-    first_token_s: Floats
-    last_token_s: Floats
     ttft_s: Floats
     tpot_s: Floats
     e2e_s: Floats
@@ -86,8 +84,6 @@ def _latencies(log: RunLog, first_token_s: Floats, last_token_s: Floats) -> Late
     arrival_s, output = log.observed["arrival_s"].to_numpy(), log.observed["output_tokens"].to_numpy()
     gaps = np.where(output > 1, output - 1, np.nan)
     return Latencies(
-        first_token_s=first_token_s,
-        last_token_s=last_token_s,
         ttft_s=first_token_s - arrival_s,
         tpot_s=(last_token_s - first_token_s) / gaps,
         e2e_s=last_token_s - arrival_s,
