@@ -124,17 +124,8 @@ def _check_table(table: StepTable) -> None:
     limits = table.limits
     token_rows, sequence_rows = limits.max_batched_tokens + 1, limits.max_running + 1
     knots = [len(found) for found in (table.context_knots, table.token_knots, table.keys_knots)]
-    if (
-        min(
-            limits.max_running,
-            limits.max_batched_tokens,
-            limits.attention_window_tokens,
-            limits.inflight_steps,
-            table.pool.block_tokens,
-            *knots,
-        )
-        < 1
-    ):
+    bounds = (limits.max_running, limits.max_batched_tokens, limits.attention_window_tokens, limits.inflight_steps)
+    if min(*bounds, table.pool.block_tokens, *knots) < 1:
         raise InvariantError(f"a step table has a limit below 1: {limits}, {table.pool}, {knots} knots")
     if limits.scheduler != "chunked" and limits.max_context_tokens > limits.max_batched_tokens:
         raise InvariantError(f"the {limits.scheduler} scheduler computes prompts whole: a context beyond one step's tokens in {limits}")
