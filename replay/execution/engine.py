@@ -13,6 +13,7 @@ from replay.execution.admission import FITS, rejections
 from replay.execution.cache_arrays import new_cache
 from replay.execution.cost_arrays import CostArrays, flatten
 from replay.execution.loop_arrays import STEP, LoopArrays, StepColumns, drain_gaps, new_arrays, new_sequences
+from replay.execution.power_arrays import PowerArrays, PoweredColumns, new_power
 from replay.execution.step_costs import Counts, Records
 from replay.execution.tables import COMPLETED, NEVER_FITS, REQUESTS_SCHEMA, STEPS_SCHEMA, TOKEN_GAPS_SCHEMA, Replay
 from replay.ingress.trace import Trace
@@ -83,7 +84,8 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     order = order[fits[order]]
     sequences = new_sequences(arrival_s[order], prompt[order], output[order])
     cache = new_cache(trace, order, sequences, table)
-    steps, token_gaps = _run(sequences, costs, new_arrays(len(sequences), table, cache))
+    power = new_power(table, kernel_factors, RECORD_STEPS)
+    steps, token_gaps = _run(sequences, costs, new_arrays(len(sequences), table, cache), power)
     return Replay(requests=_requests_table(requests, order, sequences), steps=steps, token_gaps=token_gaps)
 
 
@@ -95,20 +97,22 @@ def check_arrivals(trace: Trace) -> None:
         raise TraceError(trace.name, "its requests have no arrival times", "arrival_s in every row", "import with --rate")
 
 
-def _run(sequences: Records, costs: CostArrays, arrays: LoopArrays) -> tuple[pa.Table, pa.Table]:
+def _run(sequences: Records, costs: CostArrays, arrays: LoopArrays, power: PowerArrays | None) -> tuple[pa.Table, pa.Table]:
     """Run the loop to its end on `sequences`, which it fills in; return STEPS_SCHEMA and TOKEN_GAPS_SCHEMA."""
     from replay.execution import loop
 
-    record, steps, gaps = np.empty(RECORD_STEPS, dtype=STEP), StepColumns(), []
-    while (outcome := loop.run_steps(sequences, *arrays, tuple(costs), record)) == loop.RECORD_FULL:
+    record, steps, gaps, powered = np.empty(RECORD_STEPS, dtype=STEP), StepColumns(), [], PoweredColumns(power)
+    while (outcome := loop.run_steps(sequences, *arrays, tuple(costs), record, power and tuple(power))) == loop.RECORD_FULL:
+        powered.drain(arrays.state)
         steps.drain(record, arrays.state, len(sequences))
         gaps.append(drain_gaps(arrays))
     if outcome == loop.STUCK:
         raise InvariantError(f"the replay stopped at {arrays.state['clock_s'][0]} s with requests waiting and nothing that can run")
+    powered.drain(arrays.state)
     steps.drain(record, arrays.state, len(sequences))
     joined = np.concatenate([*gaps, drain_gaps(arrays)])
     token_gaps = {name: np.ascontiguousarray(joined[name]) for name in TOKEN_GAPS_SCHEMA.names}
-    return pa.table(steps.columns(), schema=STEPS_SCHEMA), pa.table(token_gaps, schema=TOKEN_GAPS_SCHEMA)
+    return pa.table(steps.columns() | powered.columns(), schema=STEPS_SCHEMA), pa.table(token_gaps, schema=TOKEN_GAPS_SCHEMA)
 
 
 def _requests_table(requests: pa.Table, order: Counts, sequences: Records) -> pa.Table:

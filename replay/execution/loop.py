@@ -14,6 +14,7 @@ from typing import Any
 
 from replay.compiled import borrowed, compiled, compiled_part, inlined_part
 from replay.execution.loop_blocks import release_blocks
+from replay.execution.loop_power import powered_step
 from replay.execution.loop_prices import decode_seconds, prefill_seconds
 from replay.execution.loop_queue import batch_starts_at
 from replay.execution.loop_schedule import schedule
@@ -34,10 +35,12 @@ def run_steps(
     all_limits: Records,
     costs: tuple[Any, ...],
     record: Records,
+    powered: tuple[Any, ...] | None,
 ) -> int:
     """Return FINISHED, or RECORD_FULL (drain the records and call again), or STUCK (nothing can run: a broken law).
 
-    The arguments are SEQUENCE, the fields of LoopArrays, those of CostArrays, and STEP. Arrays leave their tuple
+    The arguments are SEQUENCE, the fields of LoopArrays, those of CostArrays, STEP, and those of PowerArrays, or None: a replay
+    without power is compiled without its code. Arrays leave their tuple
     once, before the loop: every time costs an atomic reference count, and so does every array that is handed on.
     """
     sequences, memory, gaps, record = borrowed(sequences), borrowed(memory), borrowed(gaps), borrowed(record)
@@ -57,13 +60,18 @@ def run_steps(
         step = record[state.steps]
         schedule(sequences, memory, gaps, state, limits, step)
         if step.sequences > 0:
-            row = token_rows[step.tokens + (limits.max_batched_tokens + 1 if step.prefill_tokens > 0 else 0)]
+            phase_start = limits.max_batched_tokens + 1 if step.prefill_tokens > 0 else 0
+            row = token_rows[phase_start + step.tokens]
             step.captured_tokens, step.host_s = row.captured_tokens, row.host_s
-            step.device_s = row.device_s + sequence_s[step.sequences]
-            if step.decode_sequences > 0:
-                step.device_s += decode_seconds(step, decode, context_knots)
-            if step.prefill_tokens > 0:
-                step.device_s += prefill_seconds(step, prefill, token_knots, keys_knots)
+            if powered is not None:
+                priced = phase_start + (row.captured_tokens if row.captured_tokens > 0 else step.tokens)
+                powered_step(state, step, priced, (decode, context_knots, prefill, token_knots, keys_knots), powered)
+            else:
+                step.device_s = row.device_s + sequence_s[step.sequences]
+                if step.decode_sequences > 0:
+                    step.device_s += decode_seconds(step, decode, context_knots, 1.0)
+                if step.prefill_tokens > 0:
+                    step.device_s += prefill_seconds(step, prefill, token_knots, keys_knots, 1.0)
             _start(state, step)
             if state.in_flight < limits.steps_in_flight:
                 continue

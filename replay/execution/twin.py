@@ -17,6 +17,7 @@ from replay.execution.engine import check_arrivals
 from replay.execution.step_costs import check_factors
 from replay.execution.tables import REQUESTS_SCHEMA, STEPS_SCHEMA, TOKEN_GAPS_SCHEMA, Replay
 from replay.execution.twin_engine import Chunk, Engine, Request
+from replay.execution.twin_power import Board
 from replay.execution.twin_prices import Prices
 from replay.ingress.trace import Trace
 from replay.tiling.step_table import StepTable
@@ -29,6 +30,7 @@ def replay_twin(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, 
     """
     check_arrivals(trace)
     prices = Prices(table, check_factors(table, kernel_factors))
+    board = Board(prices, table.power) if table.power else None
     engine = Engine(table, trace_block_tokens(trace) if table.limits.prefix_cache else 1)
     requests = [Request(row=row) for row in trace.requests.to_pylist()]
     able = [request for request in requests if _can_fit(request.row, table)]
@@ -45,8 +47,9 @@ def replay_twin(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, 
         chunks = engine.schedule(now_s)
         if chunks:
             step = _counts(chunks, engine)
-            step |= prices.price(step)
-            start_s = max(now_s, steps[-1]["end_s"] if steps else 0.0)
+            idle_since_s = steps[-1]["end_s"] if steps else 0.0
+            start_s = max(now_s, idle_since_s)
+            step |= board.run(step, start_s - idle_since_s) if board else prices.price(step)
             step |= {"scheduled_s": now_s, "start_s": start_s, "end_s": start_s + max(step["device_s"], step["host_s"])}
             steps.append(step)
             in_flight.append((step["end_s"], [chunk.request for chunk in chunks if chunk.emits]))

@@ -17,6 +17,7 @@ from replay.specs.model import ModelSpec
 from replay.tiling.bins import tile_decisions
 from replay.tiling.library import Cost, KernelLibrary
 from replay.tiling.memory import kv_pool
+from replay.tiling.power import power_decisions, step_power
 from replay.tiling.pricing import Pricer
 from replay.tiling.step_table import KERNEL_SCHEMA, MEASURED_SCHEMA, StepLimits, StepTable
 from replay.tiling.table_decisions import table_decisions
@@ -54,6 +55,7 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
         limits=limits,
         reference_flops_per_s=hardware.reference_flops_per_s * plan.graph.ranks_count,
         measured=_measured_table(tabulator.costs),
+        power=step_power(plan, hardware, mapping),
     )
     decisions = (
         *plan.decisions,
@@ -61,6 +63,7 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
         *table_decisions(plan.kernels, hardware, mapping, limits.max_batched_tokens),
         *tile_decisions(plan.kernels, hardware, mapping, limits.max_batched_tokens),
         *serving_decisions(model, mapping, limits),
+        *power_decisions(hardware, mapping),
     )
     return Schedule(plan=plan, table=table, decisions=decisions)
 

@@ -26,10 +26,13 @@ device work is the sum over kernels of calls x time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from replay.specs.hardware import PowerSpec
 
 TERMS = ("compute_s", "memory_s", "launch_s", "sync_s", "bytes")
 
@@ -74,6 +77,28 @@ class KvPool:
     weights_bytes: float
     """Weights on each rank's device."""
     workspace_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPower:
+    """How the devices that run the steps draw power."""
+
+    spec: PowerSpec
+    """Of each device; the cap is the mapping's."""
+    full_clock_hz: float
+    """Clock that the terms of the table hold at: at another one, compute times are longer in proportion, all others are not."""
+    clocks_hz: tuple[float, ...]
+    """Clocks that may be chosen, the highest first."""
+    ranks_count: int
+    """Devices that share each step; they draw alike."""
+    flop_energy_j: tuple[float, ...]
+    """Energy of a FLOP in each kernel, in the table's order."""
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> StepPower:
+        """Return what its JSON form says."""
+        tuples = {name: tuple(document[name]) for name in ("clocks_hz", "flop_energy_j")}
+        return cls(**{**document, **tuples, "spec": PowerSpec(**document["spec"])})
 
 
 SCHEDULER_NAMES = ("chunked", "prefill_first", "static")
@@ -142,6 +167,8 @@ class StepTable:
     """Peak of the whole tensor-parallel group that MFU is measured against."""
     measured: pa.Table = field(default_factory=MEASURED_SCHEMA.empty_table)
     """MEASURED_SCHEMA; empty without measurements."""
+    power: StepPower | None = None
+    """None where nothing is known of it: steps then run at the full clock."""
 
     @property
     def watermark_blocks(self) -> int:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from replay.lowering.kernel_plan import Decision
 from replay.provenance import canonical_json
-from replay.tiling.step_table import KvPool, StepLimits, StepTable
+from replay.tiling.step_table import KvPool, StepLimits, StepPower, StepTable
 
 TABLES = ("kernels", "token_terms", "sequence_terms", "decode_terms", "prefill_terms", "capture", "measured")
 _REST = b"replay.rest"
@@ -47,6 +47,8 @@ def unpack(key: str, data: bytes) -> tuple[StepTable, tuple[Decision, ...]] | No
     tables = {name: table.replace_schema_metadata(None) for name, table in tables.items()}
     rest = document["table"]
     rest |= {"pool": KvPool(**rest["pool"]), "limits": StepLimits(**rest["limits"])}
+    if rest["power"] is not None:
+        rest["power"] = StepPower.from_document(rest["power"])
     return StepTable(**tables, **rest), tuple(Decision(**decision) for decision in document["decisions"])
 
 

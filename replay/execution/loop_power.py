@@ -1,0 +1,109 @@
+"""A step on a device with power and heat, compiled: the rules of `replay.execution.power_arrays`.
+
+No fast-math: the order of floating-point operations is that of the source, so that the twin's results are equal bit by bit.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from replay.compiled import compiled_part
+from replay.execution.loop_prices import decode_bytes_energy, decode_seconds, join_terms, prefill_bytes_energy, prefill_seconds
+from replay.execution.step_costs import Floats, Records
+
+
+@compiled_part
+def powered_step(state: Records, step: Records, row: int, costs: tuple[Any, ...], arrays: tuple[Any, ...]) -> None:
+    """Choose the clock of a composed step, price it, and bring the device to its end; `row` is that of the token-wise kernels.
+
+    `costs` are `decode`, `context_knots`, `prefill`, `token_knots`, `keys_knots` of CostArrays, `arrays` the fields of PowerArrays.
+    """
+    records, clocks_hz, record = arrays[0], arrays[1], arrays[11]
+    power = records[0]
+    _pass(power, max(state.clock_s - state.busy_until_s, 0.0), 0.0)
+    active_j = _active_energy(step, row, power, costs, arrays)
+    level = 0
+    step.device_s = _device_seconds(step, row, level, costs, arrays)
+    if not _keeps(power, max(step.device_s, step.host_s), active_j):
+        level, kept = 0, len(clocks_hz) - 1  # the last one is taken whether it keeps the limits or not
+        while kept - level > 1:
+            middle = (level + kept) // 2
+            step.device_s = _device_seconds(step, row, middle, costs, arrays)
+            if _keeps(power, max(step.device_s, step.host_s), active_j):
+                kept = middle
+            else:
+                level = middle
+        level = kept
+        step.device_s = _device_seconds(step, row, level, costs, arrays)
+    duration_s = max(step.device_s, step.host_s)
+    _pass(power, duration_s, active_j)
+    powered = record[state.steps]
+    powered.clock_hz, powered.temperature_c = clocks_hz[level], power.temperature_c
+    powered.energy_j = (power.idle_w * duration_s + active_j) * power.ranks
+
+
+@compiled_part
+def _after(value: float, rest: float, active: float, duration_s: float, constant_s: float) -> float:
+    """Return an exponential average after a time in which it nears `rest` + `active` / duration."""
+    share = -math.expm1(-duration_s / constant_s)
+    rate = share / duration_s if duration_s > 0.0 else 1.0 / constant_s
+    return value + (rest - value) * share + active * rate
+
+
+@compiled_part
+def _keeps(power: Records, duration_s: float, active_j: float) -> bool:
+    """Return whether the device ends within its limits."""
+    average_w = _after(power.average_w, power.idle_w, active_j, duration_s, power.average_s)
+    temperature_c = _after(power.temperature_c, power.idle_c, active_j * power.k_per_w, duration_s, power.thermal_s)
+    return average_w <= power.cap_w and temperature_c <= power.throttle_c
+
+
+@compiled_part
+def _pass(power: Records, duration_s: float, active_j: float) -> None:
+    """Let time pass in which the device spends `active_j` beside its idle power."""
+    power.average_w = _after(power.average_w, power.idle_w, active_j, duration_s, power.average_s)
+    power.temperature_c = _after(power.temperature_c, power.idle_c, active_j * power.k_per_w, duration_s, power.thermal_s)
+
+
+@compiled_part
+def _active_energy(step: Records, row: int, power: Records, costs: tuple[Any, ...], arrays: tuple[Any, ...]) -> float:
+    """Return what a step costs beside idle power, whatever the clock."""
+    decode, context_knots, prefill, token_knots, keys_knots = costs
+    token_j, sequence_j, decode_j_per_byte, prefill_j_per_byte = arrays[5], arrays[8], arrays[9], arrays[10]
+    energy_j: float = token_j[row] + sequence_j[step.sequences]
+    if step.decode_sequences > 0:
+        energy_j += power.decode_token_j * step.decode_sequences + power.decode_pair_j * step.decode_context_tokens
+        energy_j += decode_bytes_energy(step, decode, context_knots, decode_j_per_byte)
+    if step.prefill_tokens > 0:
+        energy_j += power.prefill_token_j * step.prefill_tokens + power.prefill_pair_j * step.prefill_pairs
+        energy_j += prefill_bytes_energy(step, prefill, token_knots, keys_knots, prefill_j_per_byte)
+    return energy_j
+
+
+@compiled_part
+def _device_seconds(step: Records, row: int, level: int, costs: tuple[Any, ...], arrays: tuple[Any, ...]) -> float:
+    """Return the device time of a step at a clock."""
+    decode, context_knots, prefill, token_knots, keys_knots = costs
+    slowdowns, token_terms, token_s, sequence_terms, sequence_s = arrays[2], arrays[3], arrays[4], arrays[6], arrays[7]
+    slowdown = slowdowns[level]
+    device_s: float = _row_seconds(token_terms, token_s, level, row, slowdown)
+    device_s += _row_seconds(sequence_terms, sequence_s, level, step.sequences, slowdown)
+    if step.decode_sequences > 0:
+        device_s += decode_seconds(step, decode, context_knots, slowdown)
+    if step.prefill_tokens > 0:
+        device_s += prefill_seconds(step, prefill, token_knots, keys_knots, slowdown)
+    return device_s
+
+
+@compiled_part
+def _row_seconds(terms: Records, known_s: Floats, level: int, row: int, slowdown: float) -> float:
+    """Return the time of all kernels of an axis at a row, which `known_s` [clocks, rows] remembers."""
+    if known_s[level, row] == 0.0:
+        total_s = 0.0
+        for kernel in range(len(terms)):
+            term = terms[kernel, row]
+            joined_s = join_terms(term.launch_s, term.compute_s * slowdown, term.memory_s, term.sync_s, term.exponent)
+            total_s += term.weight * joined_s
+        known_s[level, row] = total_s
+    return float(known_s[level, row])
