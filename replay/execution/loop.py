@@ -14,7 +14,7 @@ from typing import Any
 
 from replay.compiled import borrowed, compiled, compiled_part, inlined_part
 from replay.execution.loop_blocks import release_blocks
-from replay.execution.loop_power import powered_step
+from replay.execution.loop_power import borrowed_power, powered_step
 from replay.execution.loop_prices import decode_seconds, prefill_seconds
 from replay.execution.loop_queue import batch_starts_at
 from replay.execution.loop_schedule import schedule
@@ -48,6 +48,8 @@ def run_steps(
     token_rows, sequence_s, decode, context_knots, prefill, token_knots, keys_knots = costs
     token_rows, sequence_s, decode, prefill = borrowed(token_rows), borrowed(sequence_s), borrowed(decode), borrowed(prefill)
     context_knots, token_knots, keys_knots = borrowed(context_knots), borrowed(token_knots), borrowed(keys_knots)
+    if powered is not None:
+        power_arrays = borrowed_power(powered)
     state, limits = states[0], all_limits[0]
     while True:
         if state.in_flight == 0 and state.running == 0 and state.preempted == 0 and state.admitted == state.arrived:
@@ -65,7 +67,7 @@ def run_steps(
             step.captured_tokens, step.host_s = row.captured_tokens, row.host_s
             if powered is not None:
                 priced = phase_start + (row.captured_tokens if row.captured_tokens > 0 else step.tokens)
-                powered_step(state, step, priced, (decode, context_knots, prefill, token_knots, keys_knots), powered)
+                powered_step(state, step, priced, (decode, context_knots, prefill, token_knots, keys_knots), power_arrays)
             else:
                 step.device_s = row.device_s + sequence_s[step.sequences]
                 if step.decode_sequences > 0:

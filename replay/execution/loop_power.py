@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from replay.compiled import compiled_part
+from replay.compiled import borrowed, compiled_part, inlined_part
 from replay.execution.loop_prices import decode_bytes_energy, decode_seconds, join_terms, prefill_bytes_energy, prefill_seconds
 from replay.execution.step_costs import Floats, Records
 
 
-@compiled_part
+@inlined_part
 def powered_step(state: Records, step: Records, row: int, costs: tuple[Any, ...], arrays: tuple[Any, ...]) -> None:
     """Choose the clock of a composed step, price it, and bring the device to its end; `row` is that of the token-wise kernels.
 
@@ -21,52 +21,78 @@ def powered_step(state: Records, step: Records, row: int, costs: tuple[Any, ...]
     """
     records, clocks_hz, record = arrays[0], arrays[1], arrays[11]
     power = records[0]
-    _pass(power, max(state.clock_s - state.busy_until_s, 0.0), 0.0)
-    active_j = _active_energy(step, row, power, costs, arrays)
-    level = 0
-    step.device_s = _device_seconds(step, row, level, costs, arrays)
-    if not _keeps(power, max(step.device_s, step.host_s), active_j):
-        level, kept = 0, len(clocks_hz) - 1  # the last one is taken whether it keeps the limits or not
-        while kept - level > 1:
-            middle = (level + kept) // 2
-            step.device_s = _device_seconds(step, row, middle, costs, arrays)
-            if _keeps(power, max(step.device_s, step.host_s), active_j):
-                kept = middle
-            else:
-                level = middle
-        level = kept
+    if state.clock_s > state.busy_until_s:
+        power.average_w, power.temperature_c = _after(power, state.clock_s - state.busy_until_s, 0.0)
+    active_j, level = _active_energy(step, row, power, costs, arrays), 0
+    step.device_s = _device_seconds(step, row, 0, costs, arrays)
+    after = _after(power, max(step.device_s, step.host_s), active_j)
+    if not _kept(power, after):
+        level = _highest_level(step, row, active_j, costs, arrays)
         step.device_s = _device_seconds(step, row, level, costs, arrays)
-    duration_s = max(step.device_s, step.host_s)
-    _pass(power, duration_s, active_j)
+        after = _after(power, max(step.device_s, step.host_s), active_j)
+    power.average_w, power.temperature_c = after
     powered = record[state.steps]
     powered.clock_hz, powered.temperature_c = clocks_hz[level], power.temperature_c
-    powered.energy_j = (power.idle_w * duration_s + active_j) * power.ranks
+    powered.energy_j = (power.idle_w * max(step.device_s, step.host_s) + active_j) * power.ranks
+
+
+@inlined_part
+def borrowed_power(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the fields of PowerArrays without owners."""
+    power, clocks_hz, slowdowns, token_terms, token_s, token_j, sequence_terms, sequence_s, sequence_j, decode_j, prefill_j, record = arrays
+    return (
+        borrowed(power), borrowed(clocks_hz), borrowed(slowdowns), borrowed(token_terms), borrowed(token_s), borrowed(token_j),
+        borrowed(sequence_terms), borrowed(sequence_s), borrowed(sequence_j), borrowed(decode_j), borrowed(prefill_j), borrowed(record),
+    )  # fmt: skip
 
 
 @compiled_part
-def _after(value: float, rest: float, active: float, duration_s: float, constant_s: float) -> float:
+def _highest_level(step: Records, row: int, active_j: float, costs: tuple[Any, ...], arrays: tuple[Any, ...]) -> int:
+    """Return the highest clock below the first at which the limits are kept, else the last.
+
+    A slower step draws less at each moment, so that what one clock keeps all below it do. The search starts where the last one
+    ended and widens in doubling strides.
+    """
+    power = arrays[0][0]
+    broken, kept = 0, len(arrays[1]) - 1
+    level, stride = int(power.level), 1
+    while kept - broken > 1:
+        if level <= broken or level >= kept:
+            level = (broken + kept) // 2
+        device_s = _device_seconds(step, row, level, costs, arrays)
+        if _kept(power, _after(power, max(device_s, step.host_s), active_j)):
+            kept, level = level, level - stride
+        else:
+            broken, level = level, level + stride
+        stride *= 2
+    power.level = kept
+    return kept
+
+
+@inlined_part
+def _kept(power: Records, after: tuple[float, float]) -> bool:
+    """Return whether average power and temperature are within the limits."""
+    return after[0] <= power.cap_w and after[1] <= power.throttle_c
+
+
+@inlined_part
+def _after(power: Records, duration_s: float, active_j: float) -> tuple[float, float]:
+    """Return average power and temperature after a time in which the device draws `active_j` beside its idle power."""
+    return (
+        _nearer(power.average_w, power.idle_w, active_j, duration_s, power.average_s),
+        _nearer(power.temperature_c, power.idle_c, active_j * power.k_per_w, duration_s, power.thermal_s),
+    )
+
+
+@inlined_part
+def _nearer(value: float, rest: float, active: float, duration_s: float, constant_s: float) -> float:
     """Return an exponential average after a time in which it nears `rest` + `active` / duration."""
     share = -math.expm1(-duration_s / constant_s)
     rate = share / duration_s if duration_s > 0.0 else 1.0 / constant_s
     return value + (rest - value) * share + active * rate
 
 
-@compiled_part
-def _keeps(power: Records, duration_s: float, active_j: float) -> bool:
-    """Return whether the device ends within its limits."""
-    average_w = _after(power.average_w, power.idle_w, active_j, duration_s, power.average_s)
-    temperature_c = _after(power.temperature_c, power.idle_c, active_j * power.k_per_w, duration_s, power.thermal_s)
-    return average_w <= power.cap_w and temperature_c <= power.throttle_c
-
-
-@compiled_part
-def _pass(power: Records, duration_s: float, active_j: float) -> None:
-    """Let time pass in which the device spends `active_j` beside its idle power."""
-    power.average_w = _after(power.average_w, power.idle_w, active_j, duration_s, power.average_s)
-    power.temperature_c = _after(power.temperature_c, power.idle_c, active_j * power.k_per_w, duration_s, power.thermal_s)
-
-
-@compiled_part
+@inlined_part
 def _active_energy(step: Records, row: int, power: Records, costs: tuple[Any, ...], arrays: tuple[Any, ...]) -> float:
     """Return what a step costs beside idle power, whatever the clock."""
     decode, context_knots, prefill, token_knots, keys_knots = costs
@@ -81,7 +107,7 @@ def _active_energy(step: Records, row: int, power: Records, costs: tuple[Any, ..
     return energy_j
 
 
-@compiled_part
+@inlined_part
 def _device_seconds(step: Records, row: int, level: int, costs: tuple[Any, ...], arrays: tuple[Any, ...]) -> float:
     """Return the device time of a step at a clock."""
     decode, context_knots, prefill, token_knots, keys_knots = costs

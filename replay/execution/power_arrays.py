@@ -30,11 +30,11 @@ POWER = np.dtype(
         for name in (
             "idle_w", "cap_w", "average_s", "idle_c", "throttle_c", "k_per_w", "thermal_s", "ranks",
             "decode_token_j", "decode_pair_j", "prefill_token_j", "prefill_pair_j",
-            "average_w", "temperature_c",
+            "average_w", "temperature_c", "level",
         )
     ]
 )  # fmt: skip
-"""What a device may draw, what FLOPs of attention cost it, and where it stands at the end of the last step."""
+"""What a device may draw, what FLOPs of attention cost it, where it stands at the end of the last step, and the last clock below the first."""
 POWERED = np.dtype([(name, np.float64) for name in ("clock_hz", "energy_j", "temperature_c")])
 """Columns of STEPS_SCHEMA that only a device with power has."""
 
