@@ -1,0 +1,62 @@
+"""Clock, power, temperature and energy of a replay by window."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from replay.execution.step_costs import Counts, Floats
+from replay.execution.tables import Replay
+from replay.tiling.step_table import StepPower
+
+POWER_COLUMNS = ("clock_hz", "power_w", "temperature_c", "energy_j", "joules_per_token", "joules_per_output_token")
+"""The columns of WINDOWS_SCHEMA that rows of whole steps have where the device has power."""
+
+
+def window_power(replay: Replay, power: StepPower | None, tokens: Counts, window_s: float) -> dict[str, pa.Array]:
+    """Return POWER_COLUMNS [windows], all null without power; `tokens` are those of WINDOWS_SCHEMA [windows].
+
+    - `clock_hz`: mean over the time of the steps that start in the window. `temperature_c`: the highest at the end of one of them.
+    - `energy_j`: of all ranks, in the time between the window's edges; a step spends its energy evenly from start to end, and what
+      lies between steps is spent at idle power. The last window ends with the last step.
+    - `power_w`: mean of one device, which is what the cap holds for.
+    - `joules_per_token`: energy over the window's tokens, `joules_per_output_token` over those that its steps emit.
+
+    Null where there is nothing to divide by.
+    """
+    if power is None:
+        return {name: pa.nulls(len(tokens), pa.float64()) for name in POWER_COLUMNS}
+    steps, windows = replay.steps, len(tokens)
+    start_s, end_s, step_j, clock_hz, temperature_c, outputs = (
+        steps[name].to_numpy() for name in ("start_s", "end_s", "energy_j", "clock_hz", "temperature_c", "output_tokens")
+    )
+    last_s = (windows - 1) * window_s
+    edges_s = np.append(window_s * np.arange(windows), max(last_s, float(end_s.max(initial=0.0))))
+    window = np.floor(start_s / window_s).astype(np.int64)
+    peak_c = np.full(windows, -np.inf)
+    np.maximum.at(peak_c, window, temperature_c)
+    duration_s, idle_w = end_s - start_s, power.ranks_count * power.spec.idle_w
+    busy_s = np.bincount(window, weights=duration_s, minlength=windows)
+    energy_j = np.diff(idle_w * edges_s + _spent(start_s, end_s, step_j - idle_w * duration_s, edges_s))
+    return {
+        "clock_hz": _share(np.bincount(window, weights=duration_s * clock_hz, minlength=windows), busy_s),
+        "power_w": _share(energy_j, power.ranks_count * np.diff(edges_s)),
+        "temperature_c": pa.array(peak_c, mask=np.isinf(peak_c)),
+        "energy_j": pa.array(energy_j),
+        "joules_per_token": _share(energy_j, tokens),
+        "joules_per_output_token": _share(energy_j, np.bincount(window, weights=outputs, minlength=windows)),
+    }
+
+
+def _spent(start_s: Floats, end_s: Floats, energy_j: Floats, at_s: Floats) -> Floats:
+    """Return what steps, each of which spends its energy evenly, have spent by some moments [moments]."""
+    if len(start_s) == 0:
+        return np.zeros_like(at_s)
+    spent_j = np.cumsum(energy_j)
+    times_s = np.column_stack([start_s, end_s]).ravel()
+    return np.interp(at_s, times_s, np.column_stack([spent_j - energy_j, spent_j]).ravel())
+
+
+def _share(amount: Floats, whole: Floats | Counts) -> pa.Array:
+    nothing = np.asarray(whole) == 0
+    return pa.array(np.divide(amount, whole, out=np.zeros(len(amount)), where=~nothing), mask=nothing)
