@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from replay.ingress.trace import TRACE_SCHEMA, Trace, build_trace
 from replay.provenance import TraceProvenance
-from replay.specs.hardware import PowerSpec
 from replay.tiling.step_table import KERNEL_SCHEMA, TERMS, KvPool, StepLimits, StepPower, StepTable
 
 AMPLE = 1_000_000
@@ -198,19 +197,16 @@ def random_table(seed: int, **more: Any) -> StepTable:
     return assemble_table(kernels, terms, knots, grid=grid, **more)
 
 
-def make_power(table: StepTable, *, flop_energy_j: float = 0.0, ranks_count: int = 1, clocks_hz: Sequence[float] = (1e9,), **spec: float) -> StepTable:
-    """The table on a device of 1 GHz that idles at 100 W and 30 degrees and has no limits; `spec` are fields of PowerSpec."""
+def powered(
+    table: StepTable, *, flop_energy_j: float = 0.0, ranks_count: int = 1, clocks_hz: Sequence[float] = (1e9,), **more: float
+) -> StepTable:
+    """The table on a device of 1 GHz that idles at 100 W and 30 degrees and has no limits unless `more`, fields of StepPower, says so."""
     figures = {
-        "idle_w": 100.0, "cap_w": math.inf, "compute_w": 0.0, "memory_energy_j_per_byte": 0.0, "average_s": 1.0, "min_clock_hz": min(clocks_hz),
-        "clock_step_hz": 1e8, "ambient_c": 30.0, "throttle_c": math.inf, "thermal_resistance_k_per_w": 0.0, "thermal_s": 10.0,
+        "idle_w": 100.0, "cap_w": math.inf, "average_s": 1.0, "ambient_c": 30.0, "throttle_c": math.inf, "thermal_resistance_k_per_w": 0.0,
+        "thermal_s": 10.0, "memory_energy_j_per_byte": 0.0,
     }  # fmt: skip
-    power = StepPower(
-        spec=PowerSpec(**(figures | spec)),
-        full_clock_hz=1e9,
-        clocks_hz=tuple(clocks_hz),
-        ranks_count=ranks_count,
-        flop_energy_j=(flop_energy_j,) * table.kernels.num_rows,
-    )
+    energies = (flop_energy_j,) * table.kernels.num_rows
+    power = StepPower(full_clock_hz=1e9, clocks_hz=tuple(clocks_hz), ranks_count=ranks_count, flop_energy_j=energies, **(figures | more))
     return replace(table, power=power)
 
 
@@ -222,7 +218,7 @@ def random_power(seed: int, table: StepTable) -> StepTable:
         if name.startswith("flops_"):
             kernels = kernels.set_column(place, kernels.schema.field(name), pa.array(draw.uniform(0.0, 1.0, kernels.num_rows)))
     clocks = np.sort(draw.uniform(0.2e9, 1e9, int(draw.integers(1, 12))))[::-1]
-    return make_power(
+    return powered(
         replace(table, kernels=kernels),
         flop_energy_j=float(draw.choice([0.0, 0.01, 0.1])),
         ranks_count=int(draw.integers(1, 4)),

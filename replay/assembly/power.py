@@ -35,16 +35,16 @@ def window_power(replay: Replay, power: StepPower | None, tokens: Counts, window
     window = np.floor(start_s / window_s).astype(np.int64)
     peak_c = np.full(windows, -np.inf)
     np.maximum.at(peak_c, window, temperature_c)
-    duration_s, idle_w = end_s - start_s, power.ranks_count * power.spec.idle_w
-    busy_s = np.bincount(window, weights=duration_s, minlength=windows)
+    duration_s, idle_w = end_s - start_s, power.ranks_count * power.idle_w
+    busy_s = _by_window(window, duration_s, windows)
     energy_j = np.diff(idle_w * edges_s + _spent(start_s, end_s, step_j - idle_w * duration_s, edges_s))
     return {
-        "clock_hz": _share(np.bincount(window, weights=duration_s * clock_hz, minlength=windows), busy_s),
+        "clock_hz": _share(_by_window(window, duration_s * clock_hz, windows), busy_s),
         "power_w": _share(energy_j, power.ranks_count * np.diff(edges_s)),
         "temperature_c": pa.array(peak_c, mask=np.isinf(peak_c)),
         "energy_j": pa.array(energy_j),
         "joules_per_token": _share(energy_j, tokens),
-        "joules_per_output_token": _share(energy_j, np.bincount(window, weights=outputs, minlength=windows)),
+        "joules_per_output_token": _share(energy_j, _by_window(window, outputs, windows)),
     }
 
 
@@ -60,3 +60,7 @@ def _spent(start_s: Floats, end_s: Floats, energy_j: Floats, at_s: Floats) -> Fl
 def _share(amount: Floats, whole: Floats | Counts) -> pa.Array:
     nothing = np.asarray(whole) == 0
     return pa.array(np.divide(amount, whole, out=np.zeros(len(amount)), where=~nothing), mask=nothing)
+
+
+def _by_window(window: Counts, amounts: Floats, windows: int) -> Floats:
+    return np.asarray(np.bincount(window, weights=amounts, minlength=windows), dtype=np.float64)

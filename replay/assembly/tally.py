@@ -34,8 +34,8 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
       token rows and of sequence rows at the full clock; sums of the kernels on each axis [kernels, 7], without those uses; and room for
       a step [layers, TIME and STALL].
     """
-    start_s, end_s, device_s, host_s, tokens, sequences, decodes, contexts, prefill_tokens, pairs, recomputed, outputs, captured = steps[:13]
-    slowdowns = steps[13]
+    start_s, end_s, device_s, host_s, tokens, sequences, decodes, contexts = steps[:8]
+    prefill_tokens, pairs, recomputed, outputs, captured, slowdowns = steps[8:]
     token_rows, sequence_rows, token_terms, sequence_terms, token_layers, sequence_layers, decode_layers, prefill_layers = rows
     decode, context_knots, prefill, token_knots, keys_knots = costs
     by_layer, amounts, token_uses, sequence_uses, token_sums, sequence_sums, decode_sums, prefill_sums, now = sums
@@ -97,9 +97,7 @@ def _add_rows(row: Records, slowdown: float, sums: Floats, places: Counts, now: 
 
 
 @inlined_part
-def _add_kernel(
-    terms: tuple[float, float, float, float, float], slowdown: float, entry: Records, sums: Floats, layer: Floats
-) -> None:
+def _add_kernel(terms: tuple[float, float, float, float, float], slowdown: float, entry: Records, sums: Floats, layer: Floats) -> None:
     """Add one kernel in one step to its own sums and to its layer's in the step."""
     launch_s, compute_s, memory_s, sync_s, moved_bytes = terms
     compute_s *= slowdown

@@ -39,7 +39,9 @@ SEQUENCE = np.dtype(
 )
 """One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
 
-SOURCES = ("loop.py", "loop_schedule.py", "loop_steady.py", "loop_queue.py", "loop_blocks.py", "loop_prices.py", "loop_power.py", "loop_arrays.py")
+SOURCES = (
+    "loop.py", "loop_schedule.py", "loop_steady.py", "loop_queue.py", "loop_blocks.py", "loop_prices.py", "loop_power.py", "loop_arrays.py",
+)  # fmt: skip
 """Files whose functions and constants become the compiled loop."""
 
 
@@ -93,6 +95,7 @@ NEVER = 1 << 62
 
 STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA if not field.nullable])
 """Columns of STEPS_SCHEMA that every step has; the others are those of `replay.execution.power_arrays`."""
+STEP_NAMES: tuple[str, ...] = STEP.names or ()
 
 
 SCHEDULERS = CHUNKED, PREFILL_FIRST, STATIC = range(3)
@@ -208,14 +211,14 @@ class StepColumns:
     """Most that it grows at once, for the first requests may say little of the others."""
 
     def __init__(self) -> None:
-        self._values: Counts = np.empty((len(STEP), self.FIRST_STEPS), dtype=np.int64)
+        self._values: Counts = np.empty((len(STEP_NAMES), self.FIRST_STEPS), dtype=np.int64)
         self._steps = 0
 
     def drain(self, record: Records, state: Records, requests_count: int) -> None:
         """Take the recorded steps and empty the record."""
         from replay.execution.loop_record import copy_columns
 
-        steps, fields = int(state["steps"][0]), len(STEP)
+        steps, fields = int(state["steps"][0]), len(STEP_NAMES)
         if self._steps + steps > self._values.shape[1]:
             grown = requests_count / max(1, int(state["admitted"][0]))
             room = int(self.FORESIGHT_RATIO * min(max(grown, 2.0), self.GROWTH_RATIO) * (self._steps + steps))
@@ -228,4 +231,4 @@ class StepColumns:
 
     def columns(self) -> dict[str, Counts | Floats]:
         """Return the columns of STEP."""
-        return {name: self._values[index, : self._steps].view(STEP[name]) for index, name in enumerate(STEP.names or ())}
+        return {name: self._values[index, : self._steps].view(STEP[name]) for index, name in enumerate(STEP_NAMES)}

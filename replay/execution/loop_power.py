@@ -72,7 +72,7 @@ def _highest_level(step: Records, row: int, active_j: float, costs: tuple[Any, .
 @inlined_part
 def _kept(power: Records, after: tuple[float, float]) -> bool:
     """Return whether average power and temperature are within the limits."""
-    return after[0] <= power.cap_w and after[1] <= power.throttle_c
+    return bool(after[0] <= power.cap_w and after[1] <= power.throttle_c)
 
 
 @inlined_part

@@ -34,7 +34,7 @@ POWER = np.dtype(
         )
     ]
 )  # fmt: skip
-"""What a device may draw, what FLOPs of attention cost it, where it stands at the end of the last step, and the last clock below the first."""
+"""What a device may draw, what FLOPs of attention cost it, where it stands after the last step, and the last clock below the first."""
 POWERED = np.dtype([(name, np.float64) for name in ("clock_hz", "energy_j", "temperature_c")])
 """Columns of STEPS_SCHEMA that only a device with power has."""
 
@@ -115,13 +115,12 @@ class PoweredColumns:
 
 
 def _idle(power: StepPower, flops_j: dict[str, float]) -> Records:
-    spec = power.spec
-    idle_c = spec.ambient_c + spec.thermal_resistance_k_per_w * spec.idle_w
+    idle_c = power.ambient_c + power.thermal_resistance_k_per_w * power.idle_w
     start = np.zeros(1, dtype=POWER)
     for name in ("idle_w", "cap_w", "average_s", "throttle_c", "thermal_s"):
-        start[name] = getattr(spec, name)
-    start["k_per_w"], start["ranks"], start["idle_c"] = spec.thermal_resistance_k_per_w, power.ranks_count, idle_c
-    start["average_w"], start["temperature_c"] = spec.idle_w, idle_c
+        start[name] = getattr(power, name)
+    start["k_per_w"], start["ranks"], start["idle_c"] = power.thermal_resistance_k_per_w, power.ranks_count, idle_c
+    start["average_w"], start["temperature_c"] = power.idle_w, idle_c
     for name, energy_j in flops_j.items():
         start[name] = energy_j
     return start
@@ -133,7 +132,7 @@ class _Energies:
     def __init__(self, table: StepTable, power: StepPower, axis: str) -> None:
         entries = zip(table.kernels.to_pylist(), power.flop_energy_j, strict=True)
         self.kernels = [(entry, flop_j / power.ranks_count) for entry, flop_j in entries if entry["axis"] == axis]
-        self.byte_j = power.spec.memory_energy_j_per_byte
+        self.byte_j = power.memory_energy_j_per_byte
 
     def per_row(self) -> float:
         """Of the FLOPs of one token or sequence."""

@@ -13,9 +13,9 @@ class Board:
     """A device that draws power and warms; it knows the prices of steps at each clock."""
 
     def __init__(self, prices: Prices, power: StepPower) -> None:
-        self.prices, self.power, self.spec = prices, power, power.spec
-        self.idle_c = self.spec.ambient_c + self.spec.thermal_resistance_k_per_w * self.spec.idle_w
-        self.average_w, self.temperature_c = self.spec.idle_w, self.idle_c
+        self.prices, self.power = prices, power
+        self.idle_c = self.power.ambient_c + self.power.thermal_resistance_k_per_w * self.power.idle_w
+        self.average_w, self.temperature_c = self.power.idle_w, self.idle_c
 
     def run(self, step: dict[str, Any], idle_s: float) -> dict[str, Any]:
         """Rest, run a step of such counts, and return the columns that say what it cost."""
@@ -26,21 +26,21 @@ class Board:
         priced = self.prices.price(step, self.power.full_clock_hz / clock_hz)
         duration_s = max(priced["device_s"], priced["host_s"])
         self.average_w, self.temperature_c = self.at_the_end_of(duration_s, active_j)
-        energy_j = (self.spec.idle_w * duration_s + active_j) * self.power.ranks_count
+        energy_j = (self.power.idle_w * duration_s + active_j) * self.power.ranks_count
         return priced | {"clock_hz": clock_hz, "energy_j": energy_j, "temperature_c": self.temperature_c}
 
     def stays_within(self, step: dict[str, Any], clock_hz: float, active_j: float) -> bool:
         """Whether the limits hold at the end of the step at this clock."""
         priced = self.prices.price(step, self.power.full_clock_hz / clock_hz)
         average_w, temperature_c = self.at_the_end_of(max(priced["device_s"], priced["host_s"]), active_j)
-        return average_w <= self.spec.cap_w and temperature_c <= self.spec.throttle_c
+        return average_w <= self.power.cap_w and temperature_c <= self.power.throttle_c
 
     def at_the_end_of(self, duration_s: float, active_j: float) -> tuple[float, float]:
         """Average power and temperature after a while in which so much is drawn beside idle power."""
         averages = []
         for now, rest, drawn, constant_s in (
-            (self.average_w, self.spec.idle_w, active_j, self.spec.average_s),
-            (self.temperature_c, self.idle_c, active_j * self.spec.thermal_resistance_k_per_w, self.spec.thermal_s),
+            (self.average_w, self.power.idle_w, active_j, self.power.average_s),
+            (self.temperature_c, self.idle_c, active_j * self.power.thermal_resistance_k_per_w, self.power.thermal_s),
         ):
             share = -math.expm1(-duration_s / constant_s)
             averages.append(now + (rest - now) * share + drawn * (share / duration_s if duration_s > 0.0 else 1.0 / constant_s))
@@ -76,7 +76,7 @@ class Board:
 
     def moved(self, axis: str, step: dict[str, Any], tokens: int) -> list[float]:
         """Energy of what each kernel of an axis moves."""
-        byte_j = self.spec.memory_energy_j_per_byte
+        byte_j = self.power.memory_energy_j_per_byte
         return [kernel["calls_count"] * byte_j * self.prices.moved_bytes(kernel, step, tokens) for kernel, _ in self.kernels(axis)]
 
     def kernels(self, axis: str) -> list[tuple[dict[str, Any], float]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from replay.lowering.kernel_plan import MATRIX_RATES, Decision, Kernel, KernelPlan
 from replay.specs.hardware import HardwareSpec, PowerSpec
@@ -20,14 +19,22 @@ def step_power(plan: KernelPlan, hardware: HardwareSpec, mapping: MappingSpec) -
     A kernel's FLOP costs `compute_w` over the peak of the format that its matrix multiplies run in, that of bf16 in attention. Vector
     units, structured sparsity and links are not counted.
     """
-    if hardware.power is None:
+    power = hardware.power
+    if power is None:
         return None
     return StepPower(
-        spec=replace(hardware.power, cap_w=_cap_w(hardware.power, mapping)),
+        idle_w=power.idle_w,
+        cap_w=_cap_w(power, mapping),
+        average_s=power.average_s,
+        ambient_c=power.ambient_c,
+        throttle_c=power.throttle_c,
+        thermal_resistance_k_per_w=power.thermal_resistance_k_per_w,
+        thermal_s=power.thermal_s,
+        memory_energy_j_per_byte=power.memory_energy_j_per_byte,
         full_clock_hz=hardware.clock_hz,
-        clocks_hz=_clocks_hz(hardware.clock_hz, hardware.power, mapping),
+        clocks_hz=_clocks_hz(hardware.clock_hz, power, mapping),
         ranks_count=plan.graph.ranks_count,
-        flop_energy_j=tuple(hardware.power.compute_w / hardware.matrix_flops_per_s[_rate(kernel, hardware)] for kernel in plan.kernels),
+        flop_energy_j=tuple(power.compute_w / hardware.matrix_flops_per_s[_rate(kernel, hardware)] for kernel in plan.kernels),
     )
 
 

@@ -32,8 +32,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from replay.specs.hardware import PowerSpec
-
 TERMS = ("compute_s", "memory_s", "launch_s", "sync_s", "bytes")
 
 KERNEL_SCHEMA = pa.schema(
@@ -83,8 +81,19 @@ class KvPool:
 class StepPower:
     """How the devices that run the steps draw power."""
 
-    spec: PowerSpec
-    """Of each device; the cap is the mapping's."""
+    idle_w: float
+    """Of each device, as all further figures."""
+    cap_w: float
+    """What the moving average of the power must keep."""
+    average_s: float
+    """Time constant of the moving average."""
+    ambient_c: float
+    throttle_c: float
+    """Temperature that the clock holds the device at or below."""
+    thermal_resistance_k_per_w: float
+    thermal_s: float
+    """Time constant of warming."""
+    memory_energy_j_per_byte: float
     full_clock_hz: float
     """Clock that the terms of the table hold at: at another one, compute times are longer in proportion, all others are not."""
     clocks_hz: tuple[float, ...]
@@ -98,7 +107,7 @@ class StepPower:
     def from_document(cls, document: dict[str, Any]) -> StepPower:
         """Return what its JSON form says."""
         tuples = {name: tuple(document[name]) for name in ("clocks_hz", "flop_energy_j")}
-        return cls(**{**document, **tuples, "spec": PowerSpec(**document["spec"])})
+        return cls(**{**document, **tuples})
 
 
 SCHEDULER_NAMES = ("chunked", "prefill_first", "static")
