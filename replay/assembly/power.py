@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from replay.execution.step_costs import Counts, Floats
 from replay.execution.tables import Replay
@@ -35,11 +36,12 @@ def window_power(replay: Replay, power: StepPower | None, tokens: Counts, window
     window = np.floor(start_s / window_s).astype(np.int64)
     peak_c = np.full(windows, -np.inf)
     np.maximum.at(peak_c, window, temperature_c)
+    behind_hz = power.full_clock_hz - clock_hz  # exactly 0 where nothing holds the clock back
     duration_s, idle_w = end_s - start_s, power.ranks_count * power.idle_w
     busy_s = _by_window(window, duration_s, windows)
     energy_j = np.diff(idle_w * edges_s + _spent(start_s, end_s, step_j - idle_w * duration_s, edges_s))
     return {
-        "clock_hz": _share(_by_window(window, duration_s * clock_hz, windows), busy_s),
+        "clock_hz": pc.subtract(pa.scalar(power.full_clock_hz), _share(_by_window(window, duration_s * behind_hz, windows), busy_s)),
         "power_w": _share(energy_j, power.ranks_count * np.diff(edges_s)),
         "temperature_c": pa.array(peak_c, mask=np.isinf(peak_c)),
         "energy_j": pa.array(energy_j),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replay.execution.tables import COMPLETED
 from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAMES
-from tests.step_tables import captured_table, make_limits, make_pool, make_trace, random_table
+from tests.step_tables import captured_table, make_limits, make_pool, make_trace, random_power, random_table
 
 GAP_S = 2.0**-10
 """Gaps between arrivals are whole multiples of it: sums of them are exact, and so is any such time scaled by a power of two."""
@@ -24,8 +24,9 @@ def schedulers(draw, budget):
 
 
 @st.composite
-def replay_cases(draw, *, ample=False, **rules):
-    """(trace, table); with `ample` every request fits and no pool or context limit is ever felt; `rules` are fields of StepLimits."""
+def replay_cases(draw, *, ample=False, powered=False, **rules):
+    """(trace, table); with `ample` every request fits and no pool or context limit is ever felt; with `powered` the device has power;
+    `rules` are fields of StepLimits."""
     gaps = [GAP_S * steps for steps in draw(st.lists(st.one_of(st.just(0), st.integers(0, 300)), min_size=1, max_size=10))]
     prompts = draw(st.lists(st.integers(1, 40), min_size=len(gaps), max_size=len(gaps)))
     outputs = draw(st.lists(st.integers(1, 12), min_size=len(gaps), max_size=len(gaps)))
@@ -53,7 +54,7 @@ def replay_cases(draw, *, ample=False, **rules):
         pool=make_pool() if ample else make_pool(blocks_count=draw(st.integers(0, 20)), block_tokens=draw(st.integers(1, 6))),
         capture=captured_table(limits, sorted(sizes), decode_only=draw(st.booleans())),
     )
-    return trace, table
+    return trace, random_power(draw(st.integers(0, 2**32)), table) if powered else table
 
 
 def completed(requests: pa.Table) -> dict[str, np.ndarray]:
