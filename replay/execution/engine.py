@@ -68,6 +68,8 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     - Prompt plus output beyond `max_context_tokens`, or a cache beyond the pool, can never fit: such requests keep their row,
       with null times and the status `never_fits`.
 
+    - Where the table has `power`, each step runs at the clock that power and heat allow (`replay.execution.power_arrays`).
+
     `kernel_factors` scales a kernel's whole time (1 where absent). Equal arrivals keep the trace's order. Deterministic.
 
     Raises:
