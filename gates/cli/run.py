@@ -120,8 +120,7 @@ def _lines(done: Run, trace: Trace, folder: Path, summary: dict[str, Any]) -> li
         f"  MFU {summary['mfu_ratio']:.1%} of {format_si(done.reference_flops_per_s, 'FLOP/s')} while busy"
         f" ({summary['busy_ratio']:.1%} of the time), {summary['steps_count']} steps, {summary['preemptions_count']} preemptions"
     )
-    if summary["energy_j"] is not None:
-        shown = format_si(summary["joules_per_token"] or 0.0, "J"), format_si(summary["energy_j"] / summary["span_s"], "W")
-        lines.append(f"  {shown[0]} a token, {shown[1]} on average")
+    if summary["joules_per_token"] is not None:
+        lines.append(f"  {format_si(summary['joules_per_token'], 'J')} a token, {format_si(summary['energy_j'], 'J')} in all")
     lines += [f"  {count} requests can never fit: {reason}" for reason, count in done.rejected]
     return [*lines, f"  files: {folder}"]

@@ -39,7 +39,7 @@ def window_power(replay: Replay, power: StepPower | None, tokens: Counts, window
     behind_hz = power.full_clock_hz - clock_hz  # exactly 0 where nothing holds the clock back
     duration_s, idle_w = end_s - start_s, power.ranks_count * power.idle_w
     busy_s = _by_window(window, duration_s, windows)
-    energy_j = np.diff(idle_w * edges_s + _spent(start_s, end_s, step_j - idle_w * duration_s, edges_s))
+    energy_j = idle_w * np.diff(edges_s) + _spent(start_s, end_s, step_j - idle_w * duration_s, edges_s)
     return {
         "clock_hz": pc.subtract(pa.scalar(power.full_clock_hz), _share(_by_window(window, duration_s * behind_hz, windows), busy_s)),
         "power_w": _share(energy_j, power.ranks_count * np.diff(edges_s)),
@@ -50,13 +50,16 @@ def window_power(replay: Replay, power: StepPower | None, tokens: Counts, window
     }
 
 
-def _spent(start_s: Floats, end_s: Floats, energy_j: Floats, at_s: Floats) -> Floats:
-    """Return what steps, each of which spends its energy evenly, have spent by some moments [moments]."""
-    if len(start_s) == 0:
-        return np.zeros_like(at_s)
-    spent_j = np.cumsum(energy_j)
-    times_s = np.column_stack([start_s, end_s]).ravel()
-    return np.interp(at_s, times_s, np.column_stack([spent_j - energy_j, spent_j]).ravel())
+def _spent(start_s: Floats, end_s: Floats, energy_j: Floats, edges_s: Floats) -> Floats:
+    """Return what steps, each of which spends its energy evenly, spend between the edges of each window [windows]."""
+    windows = len(edges_s) - 1
+    first, last = (np.clip(np.searchsorted(edges_s, at_s, side="right") - 1, 0, windows - 1) for at_s in (start_s, end_s))
+    step = np.repeat(np.arange(len(start_s)), last - first + 1)
+    window = np.arange(len(step)) - np.repeat(np.cumsum(last - first + 1) - (last - first + 1), last - first + 1) + first[step]
+    inside_s = np.minimum(end_s[step], edges_s[window + 1]) - np.maximum(start_s[step], edges_s[window])
+    duration_s = (end_s - start_s)[step]
+    share = np.divide(inside_s, duration_s, out=np.ones(len(step)), where=duration_s > 0.0)
+    return _by_window(window, energy_j[step] * share, windows)
 
 
 def _share(amount: Floats, whole: Floats | Counts) -> pa.Array:

@@ -11,7 +11,7 @@ from replay.assembly.run import LAYERS_SCHEMA, METRICS_SCHEMA, WINDOWS_SCHEMA
 from replay.assembly.windows import window_length_s
 from replay.errors import InvariantError
 from replay.execution.engine import replay
-from tests.step_tables import captured_table, constant_table, linear_table, make_limits, make_pool, make_trace
+from tests.step_tables import captured_table, constant_table, linear_table, make_limits, make_pool, make_trace, powered
 
 
 def assembled(trace, table, **more):
@@ -157,3 +157,37 @@ def test_reasons_for_rejection_name_the_limit_that_binds_first():
     run = assembled(make_trace([0.0] * 3, [30, 10, 4], [1, 1, 4]), table)
     assert run.rejected == (("context_limit", 1), ("kv_capacity", 1))
     assert np.isfinite(run.requests["e2e_s"][2].as_py())
+
+
+def test_windows_hold_the_energy_between_their_edges_and_what_it_comes_to_by_token():
+    # Windows of 1 s. Each request is one step of 1.5 s that draws 100 W and 30 J of FLOPs and 101 J of bytes on top.
+    trace = make_trace([0.0, 25.0], [1, 1], [1, 1])
+    heat = {"thermal_resistance_k_per_w": 0.1, "thermal_s": 1.5}
+    run = assembled(trace, powered(constant_table(1.5), flop_energy_j=10.0, memory_energy_j_per_byte=1.0, ranks_count=1, **heat))
+    windows = run.windows.filter(pa.compute.equal(run.windows["layer_type"], "all")).to_pylist()
+    assert [window["energy_j"] for window in windows] == pytest.approx([100 + 131 * 2 / 3, 100 + 131 / 3, *[100.0] * 23, 150 + 131])
+    assert [windows[place]["power_w"] for place in (0, 2, 25)] == pytest.approx([100 + 131 * 2 / 3, 100.0, 281 / 1.5])
+    assert windows[0]["joules_per_token"] == windows[0]["joules_per_output_token"] / 2 == pytest.approx((100 + 131 * 2 / 3) / 2)
+    peak_c = 40 + 0.1 * 131 / 1.5 * (1 - np.exp(-1.0))
+    assert windows[0]["temperature_c"] == pytest.approx(peak_c)
+    assert windows[25]["temperature_c"] == pytest.approx(peak_c, rel=1e-6)
+    assert [windows[0]["clock_hz"], windows[1]["clock_hz"], windows[1]["temperature_c"], windows[1]["joules_per_token"]] == [1e9] + [
+        None
+    ] * 3
+    figures = summary(run)
+    assert figures["energy_j"] == pytest.approx(26.5 * 100 + 2 * 131)
+    assert figures["joules_per_token"] == pytest.approx(figures["energy_j"] / 4)
+    assert figures["joules_per_output_token"] == pytest.approx(figures["energy_j"] / 2)
+
+
+def test_layers_hold_what_kernels_took_at_their_clock():
+    table = linear_table(step_s=0.5, per_token_s=0.25, memory_step_s=1.5, per_sequence_s=0.125, per_pair_s=0.0625)
+    full, half = (
+        rows(assembled(make_trace([0.0], [6], [2]), one).layers, "layer_type") for one in (table, powered(table, clocks_hz=[0.5e9]))
+    )
+    assert (full["mlp"]["time_s"], half["mlp"]["time_s"]) == (2.0 + 1.5, 4.0 + 1.5)
+    assert (half["mlp"]["compute_s"], half["mlp"]["memory_s"]) == (2 * full["mlp"]["compute_s"], full["mlp"]["memory_s"])
+    assert half["mlp"]["memory_stall_s"] == 0.0
+    for layer in ("lm_head", "attention"):
+        assert half[layer]["time_s"] == 2 * full[layer]["time_s"]
+        assert (half[layer]["flops"], half[layer]["bytes"]) == (full[layer]["flops"], full[layer]["bytes"])

@@ -16,7 +16,8 @@ VALUES = {
     "graph.sizes": "[7]", "batching.max_running": "17", "batching.max_batched_tokens": "100", "batching.max_context_tokens": "999",
     "formats.sparsity": '"2:4"', "kernels.stack": '"sglang_0.5.10"',
     "batching.async_scheduling": "true", "kv.prefix_cache": "true", "kv.policy": '"reserve"', "kv.watermark_ratio": "0.01",
-    "power.cap_w": "500", "power.max_clock_hz": "1e9", "batching.scheduler": '"static"', "batching.max_delay_s": "0.1", "batching.queue": '"sjf"',
+    "power.cap_w": "500", "power.max_clock_hz": "1e9",
+    "batching.scheduler": '"static"', "batching.max_delay_s": "0.1", "batching.queue": '"sjf"',
 }  # fmt: skip
 CHIPS = {"power.cap_w": "b200-sxm", "power.max_clock_hz": "b200-sxm"}
 """Where a knob does something, if not on every chip."""
