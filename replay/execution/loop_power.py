@@ -17,18 +17,19 @@ from replay.execution.step_costs import Floats, Records
 def powered_step(state: Records, step: Records, row: int, costs: tuple[Any, ...], arrays: tuple[Any, ...]) -> None:
     """Choose the clock of a composed step, price it, and bring the device to its end; `row` is that of the token-wise kernels.
 
-    `costs` are `decode`, `context_knots`, `prefill`, `token_knots`, `keys_knots` of CostArrays, `arrays` the fields of PowerArrays.
+    `costs` are `decode`, `context_knots`, `prefill`, `token_knots`, `keys_knots` of CostArrays, `arrays` what `borrowed_power` returns.
     """
-    records, clocks_hz, record = arrays[0], arrays[1], arrays[11]
-    power = records[0]
+    board, times, energies = arrays
+    powers, clocks_hz, record = board
+    power = powers[0]
     if state.clock_s > state.busy_until_s:
         power.average_w, power.temperature_c = _after(power, state.clock_s - state.busy_until_s, 0.0)
-    active_j, level = _active_energy(step, row, power, costs, arrays), 0
-    step.device_s = _device_seconds(step, row, 0, costs, arrays)
+    active_j, level = _active_energy(step, row, power, costs, energies), 0
+    step.device_s = _device_seconds(step, row, 0, costs, times)
     after = _after(power, max(step.device_s, step.host_s), active_j)
     if not _kept(power, after):
         level = _highest_level(step, row, active_j, costs, arrays)
-        step.device_s = _device_seconds(step, row, level, costs, arrays)
+        step.device_s = _device_seconds(step, row, level, costs, times)
         after = _after(power, max(step.device_s, step.host_s), active_j)
     power.average_w, power.temperature_c = after
     powered = record[state.steps]
@@ -38,12 +39,13 @@ def powered_step(state: Records, step: Records, row: int, costs: tuple[Any, ...]
 
 @inlined_part
 def borrowed_power(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the fields of PowerArrays without owners."""
+    """Return the fields of PowerArrays without owners, in three tuples: the device and its record, times, energies."""
     power, clocks_hz, slowdowns, token_terms, token_s, token_j, sequence_terms, sequence_s, sequence_j, decode_j, prefill_j, record = arrays
     return (
-        borrowed(power), borrowed(clocks_hz), borrowed(slowdowns), borrowed(token_terms), borrowed(token_s), borrowed(token_j),
-        borrowed(sequence_terms), borrowed(sequence_s), borrowed(sequence_j), borrowed(decode_j), borrowed(prefill_j), borrowed(record),
-    )  # fmt: skip
+        (borrowed(power), borrowed(clocks_hz), borrowed(record)),
+        (borrowed(slowdowns), borrowed(token_terms), borrowed(token_s), borrowed(sequence_terms), borrowed(sequence_s)),
+        (borrowed(token_j), borrowed(sequence_j), borrowed(decode_j), borrowed(prefill_j)),
+    )
 
 
 @compiled_part
@@ -53,13 +55,15 @@ def _highest_level(step: Records, row: int, active_j: float, costs: tuple[Any, .
     A slower step draws less at each moment, so that what one clock keeps all below it do. The search starts where the last one
     ended and widens in doubling strides.
     """
-    power = arrays[0][0]
-    broken, kept = 0, len(arrays[1]) - 1
+    board, times, _ = arrays
+    powers, clocks_hz, _ = board
+    power = powers[0]
+    broken, kept = 0, len(clocks_hz) - 1
     level, stride = int(power.level), 1
     while kept - broken > 1:
         if level <= broken or level >= kept:
             level = (broken + kept) // 2
-        device_s = _device_seconds(step, row, level, costs, arrays)
+        device_s = _device_seconds(step, row, level, costs, times)
         if _kept(power, _after(power, max(device_s, step.host_s), active_j)):
             kept, level = level, level - stride
         else:
@@ -93,10 +97,10 @@ def _nearer(value: float, rest: float, active: float, duration_s: float, constan
 
 
 @inlined_part
-def _active_energy(step: Records, row: int, power: Records, costs: tuple[Any, ...], arrays: tuple[Any, ...]) -> float:
+def _active_energy(step: Records, row: int, power: Records, costs: tuple[Any, ...], energies: tuple[Any, ...]) -> float:
     """Return what a step costs beside idle power, whatever the clock."""
     decode, context_knots, prefill, token_knots, keys_knots = costs
-    token_j, sequence_j, decode_j_per_byte, prefill_j_per_byte = arrays[5], arrays[8], arrays[9], arrays[10]
+    token_j, sequence_j, decode_j_per_byte, prefill_j_per_byte = energies
     energy_j: float = token_j[row] + sequence_j[step.sequences]
     if step.decode_sequences > 0:
         energy_j += power.decode_token_j * step.decode_sequences + power.decode_pair_j * step.decode_context_tokens
@@ -108,10 +112,10 @@ def _active_energy(step: Records, row: int, power: Records, costs: tuple[Any, ..
 
 
 @inlined_part
-def _device_seconds(step: Records, row: int, level: int, costs: tuple[Any, ...], arrays: tuple[Any, ...]) -> float:
+def _device_seconds(step: Records, row: int, level: int, costs: tuple[Any, ...], times: tuple[Any, ...]) -> float:
     """Return the device time of a step at a clock."""
     decode, context_knots, prefill, token_knots, keys_knots = costs
-    slowdowns, token_terms, token_s, sequence_terms, sequence_s = arrays[2], arrays[3], arrays[4], arrays[6], arrays[7]
+    slowdowns, token_terms, token_s, sequence_terms, sequence_s = times
     slowdown = slowdowns[level]
     device_s: float = _row_seconds(token_terms, token_s, level, row, slowdown)
     device_s += _row_seconds(sequence_terms, sequence_s, level, step.sequences, slowdown)
