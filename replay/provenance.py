@@ -42,6 +42,19 @@ ORIGIN_STATED_ON_IMPORT = "stated as recorded on import"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How clients send the requests of a trace, where they do not send each at its own arrival (open loop)."""
+
+    concurrency: int | None = None
+    """Requests under way at most, from being sent to their last token; the others wait at their clients, in the trace's order.
+    Latencies count from the arrival that the trace schedules; where it has none (closed loop), from the sending."""
+    sessions: bool = False
+    """Whether a request of a session is sent only when the one before it has ended; its latencies count from when it could be."""
+    think_s: float = 0.0
+    """Time that clients and sessions let pass between an answer and their next request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TraceProvenance:
     """How a trace came to be, kept with it through import, slicing and replay.
 
@@ -64,6 +77,8 @@ class TraceProvenance:
     """Tokens per prefix block where the rows carry block hashes."""
     notes: tuple[str, ...] = ()
     """Each change or doubt: unit conversions, sorting, ties, rebasing, slices."""
+    load: Load | None = None
+    """How the requests are sent; None: each at its own arrival."""
 
     @property
     def origin_unstated(self) -> bool:
@@ -80,6 +95,8 @@ class TraceProvenance:
         document = asdict(self)
         document["set_aside"] = [{"reason": reason, "rows": rows} for reason, rows in self.set_aside]
         document["notes"] = list(self.notes)
+        if self.load is None:
+            del document["load"]
         return document
 
     @classmethod
@@ -88,4 +105,5 @@ class TraceProvenance:
         fields = dict(document)
         fields["set_aside"] = tuple((entry["reason"], entry["rows"]) for entry in document.get("set_aside", ()))
         fields["notes"] = tuple(document.get("notes", ()))
+        fields["load"] = Load(**document["load"]) if "load" in document else None
         return cls(**fields)

@@ -94,6 +94,7 @@ def _requests(
         "status": pa.array([NEVER_FITS if index in rejected else COMPLETED for index in range(n)], pa.string()),
         "preemptions_per_request": pa.array([int(value or 0) for value in metrics.get("preemptions_per_request", [0] * n)], pa.int64()),
     }
+    columns["replica"], columns["sent_s"] = pa.array([0] * n, pa.int64()), columns["arrival_s"]
     columns["prefix_hit_tokens"] = pa.array([0] * n, pa.int64())
     for name in ("queue_s", "ttft_s", "tpot_s", "itl_s", "e2e_s"):
         values = metrics.get(name, latency_s)

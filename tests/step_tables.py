@@ -30,7 +30,7 @@ def make_trace(
     count = len(arrival_s)
     columns = {
         "request_id": [f"r{index}" for index in range(count)],
-        "arrival_s": pa.array(np.asarray(arrival_s, dtype=np.float64)),
+        "arrival_s": pa.array(np.asarray(arrival_s, dtype=np.float64), from_pandas=True),  # NaN stands for none
         "prompt_tokens": pa.array(np.asarray(prompt_tokens, dtype=np.int64)),
         "output_tokens": pa.array(np.asarray(output_tokens, dtype=np.int64)),
     }
@@ -39,7 +39,7 @@ def make_trace(
     provenance = TraceProvenance(
         kind="synthetic",
         origin="test",
-        source_digest="sha256:0",
+        source_digest="sha256:" + "0" * 64,
         rows_read=count,
         rows_kept=count,
         prefix_block_tokens=prefix_block_tokens,
@@ -241,5 +241,5 @@ def length_only_trace() -> Trace:
             "model": pa.nulls(2, pa.string()),
         }
     )  # fmt: skip
-    provenance = TraceProvenance(kind="recorded", origin="test", source_digest="sha256:0", rows_read=2, rows_kept=2)
+    provenance = TraceProvenance(kind="recorded", origin="test", source_digest="sha256:" + "0" * 64, rows_read=2, rows_kept=2)
     return build_trace(name="lengths", requests=table, provenance=provenance)

@@ -54,10 +54,11 @@ def assemble(
         requests=request_metrics(replayed),
         steps=replayed.steps,
         layers=layer_table(shares),
-        windows=window_table(shares, window_power(replayed, table.power, shares.tokens, window_s)),
+        windows=window_table(shares, window_power(replayed, table, shares.tokens, window_s)),
         window_s=window_s,
         reference_flops_per_s=table.reference_flops_per_s,
         rejected=count_rejections(replayed.requests, table),
+        replicas_count=table.limits.replicas_count,
         token_gaps=replayed.token_gaps,
     )
 
@@ -68,14 +69,15 @@ def summary(run: Run) -> dict[str, Any]:
     Percentiles are order statistics (`replay.assembly.percentile`) over the requests that have the metric, None where none has;
     those of `token_gap_s` are over all gaps between tokens, which `itl_s`, the worst gap of each request, is one of.
     `span_s` runs from time 0 to the last step's end. `sustained_flops_per_s`, `mfu_ratio` and `throughput_tokens_per_s` are over
-    busy time, their `wall_clock_` forms over the span; all are 0 where nothing ran.
+    busy time, all replicas' added up, their `wall_clock_` forms over the span (MFU of all replicas); all are 0 where nothing ran.
     `memory_stall_ratio` is by layer type, `host` and `all` (the whole busy time) included.
-    `energy_j` is of all ranks over the span, None where the device has no power, as what is divided from it.
+    `energy_j` is of all ranks of all replicas over the span, None where the device has no power, as what is divided from it.
     """
     totals = run.windows.filter(pc.equal(run.windows["layer_type"], ALL_LAYERS))
     flops, tokens, stall_s = (_total(totals, name) for name in ("flops", "tokens", "memory_stall_s"))
     busy_s, span_s = run.busy_s, float(pc.max(run.steps["end_s"]).as_py() or 0.0)
     energy_j = pc.sum(totals["energy_j"]).as_py()
+    replicas_span_s = run.replicas_count * span_s
     stall = {row["layer_type"]: row["memory_stall_ratio"] for row in run.layers.to_pylist()}
     return {
         "requests_count": run.requests.num_rows,
@@ -87,7 +89,7 @@ def summary(run: Run) -> dict[str, Any]:
         "prefix_hit_tokens": int(_total(run.steps, "prefix_hit_tokens")),
         "span_s": span_s,
         "busy_s": busy_s,
-        "busy_ratio": _share(busy_s, span_s),
+        "busy_ratio": _share(busy_s, replicas_span_s),
         "tokens": int(tokens),
         "throughput_tokens_per_s": _share(tokens, busy_s),
         "wall_clock_throughput_tokens_per_s": _share(tokens, span_s),
@@ -98,7 +100,7 @@ def summary(run: Run) -> dict[str, Any]:
         "energy_j": energy_j,
         "joules_per_token": _per(energy_j, tokens),
         "joules_per_output_token": _per(energy_j, _total(run.steps, "output_tokens")),
-        "wall_clock_mfu_ratio": _share(flops, span_s * run.reference_flops_per_s),
+        "wall_clock_mfu_ratio": _share(flops, replicas_span_s * run.reference_flops_per_s),
         "memory_stall_ratio": {**stall, ALL_LAYERS: _share(stall_s, busy_s)},
         "percentiles": {name: _percentiles(run.requests[name]) for name in SUMMARY_METRICS} | {"token_gap_s": _gap_percentiles(run)},
     }

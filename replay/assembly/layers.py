@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,13 @@ from replay.tiling.step_table import StepTable
 from replay.tiling.terms import combine
 
 HOST_LAYER = "host"
-"""Time that steps waited for the host after their device work was done."""
+"""Time that steps waited for the host after their device work was done, or for kernels to be compiled."""
 ALL_LAYERS = "all"
 PRICE_TOLERANCE = 1e-9
 """Relative; rounding of a sum over kernels in another order is far below it, another table or factor far above."""
 
 STEP_COLUMNS = (
-    "start_s", "end_s", "device_s", "host_s", "tokens", "sequences", "decode_sequences", "decode_context_tokens",
+    "start_s", "end_s", "compile_s", "device_s", "host_s", "tokens", "sequences", "decode_sequences", "decode_context_tokens",
     "prefill_tokens", "prefill_pairs", "recomputed_tokens", "output_tokens", "captured_tokens",
 )  # fmt: skip
 """What `replay.assembly.tally` reads of a step, in its order."""
@@ -89,9 +89,9 @@ def share_time(
             weight = entry["calls_count"] * factors.get(entry["kernel"], 1.0)
             for name, amount in zip(_KERNEL_SUMS, kernel_sum, strict=True):
                 totals[entry["layer_type"]][name] += weight * float(amount)
-    first_tokens = window_tokens(
-        replay.requests["first_token_s"].drop_null().to_numpy(), steps["start_s"], steps["end_s"], window_s, windows
-    )
+    first_tokens = np.zeros(windows, dtype=np.int64)
+    for first_token_s, start_s, end_s in _by_replica(replay, table.limits.replicas_count):
+        first_tokens += window_tokens(first_token_s, start_s, end_s, window_s, windows)
     return TimeShares(
         layers=(*layers, HOST_LAYER, ALL_LAYERS),
         time_s=by_layer[:, :, 0],
@@ -160,6 +160,17 @@ def _flops(kernels: list[dict[str, Any]], layers: tuple[str, ...], amounts: Floa
             flops[:, layers.index(entry["layer_type"])] += entry[unit] * amount
     flops[:, -1] = flops.sum(axis=1)
     return flops
+
+
+def _by_replica(replay: Replay, replicas_count: int) -> Iterator[tuple[Floats, Floats, Floats]]:
+    """Yield first tokens, and starts and ends of steps, of each replica; only one replica's steps end in the order of their starts."""
+    times = [replay.requests["first_token_s"].drop_null(), replay.steps["start_s"], replay.steps["end_s"]]
+    if replicas_count == 1:
+        yield tuple(column.to_numpy() for column in times)
+        return
+    of = [replay.requests["replica"].drop_null(), replay.steps["replica"], replay.steps["replica"]]
+    for replica in range(replicas_count):
+        yield tuple(column.to_numpy()[number.to_numpy() == replica] for column, number in zip(times, of, strict=True))
 
 
 def _check_price(priced_s: float, device_s: float) -> None:

@@ -13,7 +13,8 @@ def request_metrics(replay: Replay) -> pa.Table:
     """Return METRICS_SCHEMA, one row per request in the trace's order.
 
     - `queue_s`: arrival to first scheduled. `ttft_s`: arrival to first token. `e2e_s`: arrival to last token. Arrival is the
-      *scheduled* one of the open loop, so time spent waiting for the system counts.
+      *scheduled* one where there is one, so time spent waiting for the system, or for a client to be free, counts; `sent_s` is when
+      a replica got the request.
     - `tpot_s`: (e2e - ttft) / (output tokens - 1). `itl_s`: the longest gap between two consecutive tokens. Both contain
       preemptions and are null for one output token.
     - `prefix_hit_tokens`: tokens that the request never computed, for other requests had left them in the cache.
@@ -24,7 +25,9 @@ def request_metrics(replay: Replay) -> pa.Table:
     arrival_s, first_token_s, finish_s = (requests[name] for name in ("arrival_s", "first_token_s", "finish_s"))
     several = pc.greater(requests["output_tokens"], 1)
     gaps = pc.if_else(several, pc.subtract(requests["output_tokens"], 1), pa.scalar(None, pa.int64()))
-    columns = {name: requests[name] for name in ("request_id", "arrival_s", "prompt_tokens", "output_tokens", "status")}
+    columns = {
+        name: requests[name] for name in ("request_id", "arrival_s", "prompt_tokens", "output_tokens", "status", "replica", "sent_s")
+    }
     columns |= {
         "queue_s": pc.subtract(requests["first_scheduled_s"], arrival_s),
         "ttft_s": pc.subtract(first_token_s, arrival_s),

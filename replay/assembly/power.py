@@ -8,28 +8,29 @@ import pyarrow.compute as pc
 
 from replay.execution.step_costs import Counts, Floats
 from replay.execution.tables import Replay
-from replay.tiling.step_table import StepPower
+from replay.tiling.step_table import StepTable
 
 POWER_COLUMNS = ("clock_hz", "power_w", "temperature_c", "energy_j", "joules_per_token", "joules_per_output_token")
 """The columns of WINDOWS_SCHEMA that rows of whole steps have where the device has power."""
 
 
-def window_power(replay: Replay, power: StepPower | None, tokens: Counts, window_s: float) -> dict[str, pa.Array]:
+def window_power(replay: Replay, table: StepTable, tokens: Counts, window_s: float) -> dict[str, pa.Array]:
     """Return POWER_COLUMNS [windows], all null without power; `tokens` are those of WINDOWS_SCHEMA [windows].
 
-    - `clock_hz`: mean over the time of the steps that start in the window. `temperature_c`: the highest at the end of one of them.
-    - `energy_j`: of all ranks, in the time between the window's edges; a step spends its energy evenly from start to end, and what
-      lies between steps is spent at idle power. The last window ends with the last step.
+    - `clock_hz`: mean over the time in which steps that start in the window run. `temperature_c`: the highest at the end of one of them.
+    - `energy_j`: of all ranks of all replicas, in the time between the window's edges; a step spends its energy evenly from its start, or
+      from when its kernels are compiled, to its end, and all other time is spent at idle power. The last window ends with the last step.
     - `power_w`: mean of one device, which is what the cap holds for.
     - `joules_per_token`: energy over the window's tokens, `joules_per_output_token` over those that its steps emit.
 
     Null where there is nothing to divide by.
     """
+    power = table.power
     if power is None:
         return {name: pa.nulls(len(tokens), pa.float64()) for name in POWER_COLUMNS}
     steps, windows = replay.steps, len(tokens)
-    start_s, end_s, step_j, clock_hz, temperature_c, outputs = (
-        steps[name].to_numpy() for name in ("start_s", "end_s", "energy_j", "clock_hz", "temperature_c", "output_tokens")
+    start_s, compile_s, end_s, step_j, clock_hz, temperature_c, outputs = (
+        steps[name].to_numpy() for name in ("start_s", "compile_s", "end_s", "energy_j", "clock_hz", "temperature_c", "output_tokens")
     )
     last_s = (windows - 1) * window_s
     edges_s = np.append(window_s * np.arange(windows), max(last_s, float(end_s.max(initial=0.0))))
@@ -37,12 +38,14 @@ def window_power(replay: Replay, power: StepPower | None, tokens: Counts, window
     peak_c = np.full(windows, -np.inf)
     np.maximum.at(peak_c, window, temperature_c)
     behind_hz = power.full_clock_hz - clock_hz  # exactly 0 where nothing holds the clock back
-    duration_s, idle_w = end_s - start_s, power.ranks_count * power.idle_w
-    busy_s = _by_window(window, duration_s, windows)
-    energy_j = idle_w * np.diff(edges_s) + _spent(start_s, end_s, step_j - idle_w * duration_s, edges_s)
+    runs_at_s = start_s + compile_s
+    run_s, device_s = end_s - runs_at_s, table.limits.replicas_count * power.ranks_count * np.diff(edges_s)
+    active_j = step_j - power.ranks_count * power.idle_w * (end_s - start_s)
+    energy_j = power.idle_w * device_s + _spent(runs_at_s, end_s, active_j, edges_s)
+    mean_behind_hz = _share(_by_window(window, run_s * behind_hz, windows), _by_window(window, run_s, windows))
     return {
-        "clock_hz": pc.subtract(pa.scalar(power.full_clock_hz), _share(_by_window(window, duration_s * behind_hz, windows), busy_s)),
-        "power_w": _share(energy_j, power.ranks_count * np.diff(edges_s)),
+        "clock_hz": pc.subtract(pa.scalar(power.full_clock_hz), mean_behind_hz),
+        "power_w": _share(energy_j, device_s),
         "temperature_c": pa.array(peak_c, mask=np.isinf(peak_c)),
         "energy_j": pa.array(energy_j),
         "joules_per_token": _share(energy_j, tokens),

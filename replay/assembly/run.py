@@ -15,6 +15,8 @@ METRICS_SCHEMA = pa.schema(
         pa.field("prompt_tokens", pa.int64(), nullable=False),
         pa.field("output_tokens", pa.int64(), nullable=False),
         pa.field("status", pa.string(), nullable=False),
+        pa.field("replica", pa.int64()),
+        pa.field("sent_s", pa.float64()),
         pa.field("queue_s", pa.float64()),
         pa.field("ttft_s", pa.float64()),
         pa.field("tpot_s", pa.float64()),  # null with one output token
@@ -80,6 +82,8 @@ class Run:
     reference_flops_per_s: float
     rejected: tuple[tuple[str, int], ...]
     """(reason, requests) for those that can never fit."""
+    replicas_count: int = 1
+    """Over which the requests were spread; each has the reference peak."""
     token_gaps: pa.Table = field(default_factory=TOKEN_GAPS_SCHEMA.empty_table)
     """TOKEN_GAPS_SCHEMA: the distribution of the times between tokens."""
 

@@ -23,7 +23,7 @@ TABLES = {
     "requests": METRICS_SCHEMA, "steps": STEPS_SCHEMA, "layers": LAYERS_SCHEMA, "windows": WINDOWS_SCHEMA, "token_gaps": TOKEN_GAPS_SCHEMA,
 }  # fmt: skip
 """Name of each table of a Run, which is also its file's, and its schema."""
-FIELDS = ("trace", "trace_digest", "hardware", "model", "mapping_digest", "seed", "window_s", "reference_flops_per_s")
+FIELDS = ("trace", "trace_digest", "hardware", "model", "mapping_digest", "seed", "window_s", "reference_flops_per_s", "replicas_count")
 OWN_KEYS = ("run", "files", "summary")
 """What `write_run` adds to the manifest."""
 WANTED = "a run directory made by `replay run`"

@@ -34,8 +34,8 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
       token rows and of sequence rows at the full clock; sums of the kernels on each axis [kernels, 7], without those uses; and room for
       a step [layers, TIME and STALL].
     """
-    start_s, end_s, device_s, host_s, tokens, sequences, decodes, contexts = steps[:8]
-    prefill_tokens, pairs, recomputed, outputs, captured, slowdowns = steps[8:]
+    start_s, end_s, compile_s, device_s, host_s = steps[:5]
+    tokens, sequences, decodes, contexts, prefill_tokens, pairs, recomputed, outputs, captured, slowdowns = steps[5:]
     token_rows, sequence_rows, token_terms, sequence_terms, token_layers, sequence_layers, decode_layers, prefill_layers = rows
     decode, context_knots, prefill, token_knots, keys_knots = costs
     by_layer, amounts, token_uses, sequence_uses, token_sums, sequence_sums, decode_sums, prefill_sums, now = sums
@@ -77,7 +77,7 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
             by_layer[window, layer, TIME] += now[layer, TIME]
             by_layer[window, layer, STALL] += now[layer, STALL]
             stall_s += now[layer, STALL]
-        by_layer[window, layers, TIME] += max(host_s[step] - device_s[step], 0.0)
+        by_layer[window, layers, TIME] += max(host_s[step] - device_s[step], 0.0) + compile_s[step]
         by_layer[window, layers + 1, TIME] += end_s[step] - start_s[step]
         by_layer[window, layers + 1, STALL] += stall_s
         amounts[window, DECODES] += decodes[step]
@@ -115,6 +115,9 @@ def _add_kernel(terms: tuple[float, float, float, float, float], slowdown: float
 
 
 def window_tokens(first_token_s: Floats, start_s: Floats, end_s: Floats, window_s: float, windows: int) -> Counts:
-    """Return the first output tokens emitted by steps that start in each window [windows]; each bears the very end of its step."""
+    """Return the first output tokens of a replica, emitted by steps that start in each window [windows].
+
+    Each bears the very end of its step.
+    """
     step = np.searchsorted(end_s, first_token_s)
     return np.bincount(np.floor(start_s[step] / window_s).astype(np.int64), minlength=windows)

@@ -13,6 +13,7 @@ from replay.execution.tables import Replay
 from replay.ingress.trace import Trace
 
 LONGEST_WINDOW_S = 60.0
+CLOSED_LOOP_WINDOW_S = 1.0
 FEWEST_WINDOWS = 25
 """Block resampling of windows needs about this many to estimate a spread."""
 SHORTEST_WINDOW_S = 0.1
@@ -20,10 +21,12 @@ SHORTEST_WINDOW_S = 0.1
 
 
 def window_length_s(trace: Trace) -> float:
-    """Return the window for a trace: span / 25, but at most 60 s and at least 0.1 s.
+    """Return the window for a trace: span / 25, but at most 60 s and at least 0.1 s; 1 s where it has no arrivals.
 
     It depends on nothing but the trace, so that both arms of a comparison have the same windows.
     """
+    if not trace.has_arrivals:
+        return CLOSED_LOOP_WINDOW_S
     return min(LONGEST_WINDOW_S, max(SHORTEST_WINDOW_S, trace.span_s / FEWEST_WINDOWS))
 
 

@@ -9,11 +9,13 @@ Invariants of every replay. Each has a property test that names its number (``In
 3.  Cache blocks are conserved. At every step each block is free or used by the sequences that run, and they use what their tokens need
     (with `reserve`: will need). Within the pool, and all returned in the end.
 4.  Causality. arrival <= first scheduled < first token <= finish; and no step depends on what arrives after it was composed.
-5.  The clock never goes back, and steps do not overlap.
+5.  The clock never goes back, and the steps of a replica do not overlap.
 6.  Work conservation. A server is idle only when nobody is there (or a static batch waits for company), and nobody waits while a step
     has budget, a seat and room left.
 7.  Determinism. The same inputs give the same bytes; the order of the trace's rows decides between equal arrivals and nothing else.
 8.  Jump = step. A stretch of equal steps that is taken in one jump gives what stepping gives, bit by bit.
 9.  Compiled = twin. The compiled loop and the plain Python of `replay.execution.twin` give equal tables, bit by bit.
 10. A replayed load can be recorded. Requests written out as an engine's request log and read back give, replayed, the same metrics.
+11. Replicas of one = single. A fleet of one replica gives what the replay of one gives, and each replica of a fleet what it alone would
+    give for the requests that it was sent.
 """

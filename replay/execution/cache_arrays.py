@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay.errors import TraceError
-from replay.execution.step_costs import Counts, Records
+from replay.execution.step_costs import Counts
 from replay.ingress.trace import Trace
 from replay.tiling.step_table import StepTable
 
@@ -24,14 +23,14 @@ class PrefixCache:
     parts: dict[str, Counts]
     """By the name of the limit that says where a part starts: `blocks_at` [blocks + 1, BLOCK_PLACES], the last of which closes the
     ring of free ones; `found_at`, the hash table of findable blocks, plus 1 (0 is an empty place); `tables_at`, blocks of running
-    sequences [slots, table_blocks]; `slots_at`, the stack of free slots; `starts_at`, where the names of each sequence start; and
+    sequences [slots, table_blocks]; `slots_at`, the stack of free slots; `starts_at`, where the names of each row of the trace start; and
     `nodes_at`, names of beginnings, one for each prefix block of the trace: equal names, equal tokens from the first to there.
     """
     limits: dict[str, int]
 
 
-def new_cache(trace: Trace, order: Counts, sequences: Records, table: StepTable) -> PrefixCache:
-    """Return an empty cache for `sequences`, which are the rows `order` of the trace.
+def new_cache(trace: Trace, total_tokens: Counts, table: StepTable) -> PrefixCache:
+    """Return an empty cache for those of a trace's requests that fit, with prompts and outputs of `total_tokens` [requests].
 
     It has room for the whole pool or, where that is less, for all that the trace could ever put there.
 
@@ -40,14 +39,14 @@ def new_cache(trace: Trace, order: Counts, sequences: Records, table: StepTable)
     """
     if not table.limits.prefix_cache:
         return PrefixCache(parts={}, limits={})
-    needed = -(-(sequences["total_tokens"] - 1) // table.pool.block_tokens)
+    needed = -(-(total_tokens - 1) // table.pool.block_tokens)
     ring, longest = min(table.pool.blocks_count, int(needed.sum())), int(needed.max(initial=0))
     blocks = np.zeros((ring + 1, BLOCK_PLACES), dtype=np.int64)
     blocks[:, 0] = -1
     blocks[ring, 2:] = ring
     found_bits = max(1, (2 * ring + 1).bit_length())
-    slots_count = min(table.limits.max_running, len(sequences))
-    starts, nodes = prefix_nodes(trace, order)
+    slots_count = min(table.limits.max_running, len(total_tokens))
+    starts, nodes = prefix_nodes(trace)
     return PrefixCache(
         parts={
             "blocks_at": blocks.ravel(),
@@ -81,17 +80,16 @@ def trace_block_tokens(trace: Trace) -> int:
     return stated or 1
 
 
-def prefix_nodes(trace: Trace, order: Counts) -> tuple[Counts, Counts]:
-    """Return where the names of each sequence start [sequences + 1], and the names, for the rows `order` of a trace.
+def prefix_nodes(trace: Trace) -> tuple[Counts, Counts]:
+    """Return where the names of each request start [requests + 1], and the names.
 
     Whether the trace's hashes cover their own block or all tokens up to its end makes no difference: names are given to whole paths.
     """
-    requests: pa.Table = trace.requests.select(["prefix_blocks"]).take(order)
-    blocks = requests["prefix_blocks"].combine_chunks()
+    blocks = trace.requests["prefix_blocks"].combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(blocks), 0).to_numpy().astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     hashes, codes = np.unique(pc.list_flatten(blocks).to_numpy(), return_inverse=True)
-    nodes, path, named = np.zeros(len(codes), dtype=np.int64), np.zeros(len(order), dtype=np.int64), 0
+    nodes, path, named = np.zeros(len(codes), dtype=np.int64), np.zeros(len(lengths), dtype=np.int64), 0
     for depth in range(lengths.max(initial=0)):
         deep = np.flatnonzero(lengths > depth)
         places = starts[deep] + depth

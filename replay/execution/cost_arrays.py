@@ -21,8 +21,17 @@ TERM = np.dtype(
 )
 """One kernel at one row: what a call costs, calls per step x factor, and the overlap exponent. The last field makes the type, by
 which compiled code is found, change with what is done with it."""
-TOKEN_ROW = np.dtype([("device_s", np.float64), ("host_s", np.float64), ("captured_tokens", np.int64)])
-"""What (phase, tokens) decides: token-wise kernels (padded to the captured graph, where there is one), host time, graph size."""
+TOKEN_ROW = np.dtype(
+    [
+        ("device_s", np.float64),
+        ("host_s", np.float64),
+        ("captured_tokens", np.int64),
+        ("eager_device_s", np.float64),
+        ("eager_host_s", np.float64),
+    ]
+)
+"""What (phase, tokens) decides: token-wise kernels (padded to the captured graph, where there is one), host time, graph size; and times
+of a step that may not replay a graph."""
 
 
 class CostArrays(NamedTuple):
@@ -73,7 +82,8 @@ def _token_rows(table: StepTable, seconds: Floats) -> Records:
     rows["captured_tokens"] = captured
     rows["device_s"] = np.where(captured > 0, seconds[phase_starts + captured], seconds)
     launches = table.launches_count + table.prefill_launches_count * (phase_starts > 0)
-    rows["host_s"] = np.where(captured > 0, table.host_graph_launch_s, launches * table.host_launch_s)
+    rows["eager_device_s"], rows["eager_host_s"] = seconds, launches * table.host_launch_s
+    rows["host_s"] = np.where(captured > 0, table.host_graph_launch_s, rows["eager_host_s"])
     return rows
 
 

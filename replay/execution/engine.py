@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +13,9 @@ from replay.errors import InvariantError, TraceError
 from replay.execution.admission import FITS, rejections
 from replay.execution.cache_arrays import new_cache
 from replay.execution.cost_arrays import CostArrays, flatten
-from replay.execution.loop_arrays import STEP, LoopArrays, StepColumns, drain_gaps, new_arrays, new_sequences
+from replay.execution.loop_arrays import SEQUENCE, STEP, LoopArrays, StepColumns, drain_gaps, new_arrays, new_sequences
 from replay.execution.power_arrays import PowerArrays, PoweredColumns, new_power
-from replay.execution.step_costs import Counts, Records
+from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import COMPLETED, NEVER_FITS, REQUESTS_SCHEMA, STEPS_SCHEMA, TOKEN_GAPS_SCHEMA, Replay
 from replay.ingress.trace import Trace
 from replay.tiling.step_table import StepTable
@@ -25,6 +26,8 @@ RECORD_STEPS = 1024
 
 def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> Replay:
     """Return what would have happened: the trace's requests, open loop from their scheduled arrivals, on one replica.
+
+    Several replicas, and requests that are sent otherwise: see `replay.execution.fleet`. Of a replica:
 
     Continuous batching and a paged cache, after vLLM V1 where `table.limits` do not ask for other rules:
 
@@ -64,6 +67,10 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     - Where a running sequence finds no free block, the newest running one (perhaps itself) is preempted: it returns its
       blocks, goes to the *front* of the queue, and later computes prompt and generated tokens again as a prompt.
     - The step that computes the last token of a prompt emits the first output token at its end; every decode emits one.
+    - With `compile_bins`, kernels are compiled for a bin of token counts when the first step needs it, which waits `compile_variant_s`
+      (just-in-time compilers: DeepGEMM, Triton, torch.compile); steps beyond the last bin need nothing compiled. `at_start`: all
+      bins are compiled from time 0 on, and the server serves when that is done (vLLM's compile_sizes); `before_ready`: before time 0.
+      Beyond `compile_max_variants`, further bins run eagerly (torch.compile's recompile limit).
     - A one-token chunk of a prompt counts as prefill. A query sees `attention_window_tokens` keys at most, itself included.
     - Prompt plus output beyond `max_context_tokens`, or a cache beyond the pool, can never fit: such requests keep their row,
       with null times and the status `never_fits`.
@@ -77,6 +84,10 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
         SpecError: a factor names no kernel of the table, or is not a finite number >= 0.
         InvariantError: the table breaks its contract, or a law of the replay is broken.
     """
+    if trace.provenance.load is not None or table.limits.replicas_count > 1:
+        from replay.execution.fleet import replay_fleet
+
+        return replay_fleet(trace, table, kernel_factors=kernel_factors)
     check_arrivals(trace)
     costs = flatten(table, kernel_factors)
     requests = trace.requests
@@ -84,18 +95,22 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     arrival_s, prompt, output = (requests[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens"))
     order = np.argsort(arrival_s, kind="stable")
     order = order[fits[order]]
-    sequences = new_sequences(arrival_s[order], prompt[order], output[order])
-    cache = new_cache(trace, order, sequences, table)
+    sequences = new_sequences(order, arrival_s[order], prompt[order], output[order])
+    cache = new_cache(trace, sequences["total_tokens"], table)
     power = new_power(table, kernel_factors, RECORD_STEPS)
     steps, token_gaps = _run(sequences, costs, new_arrays(len(sequences), table, cache), power)
-    return Replay(requests=_requests_table(requests, order, sequences), steps=steps, token_gaps=token_gaps)
+    served = np.zeros(requests.num_rows, dtype=SEQUENCE)
+    served[order] = sequences
+    table_of_requests = requests_table(requests, fits, served, replica=np.zeros(len(fits), dtype=np.int64))
+    return Replay(requests=table_of_requests, steps=steps, token_gaps=token_gaps)
 
 
 def check_arrivals(trace: Trace) -> None:
     """Raise TraceError where a trace cannot be replayed in time."""
     if trace.requests.num_rows == 0:
         raise TraceError(trace.name, "the trace has no requests", "at least one", "check how it was imported or sliced")
-    if not trace.has_arrivals:
+    load = trace.provenance.load
+    if not trace.has_arrivals and (load is None or load.concurrency is None):
         raise TraceError(trace.name, "its requests have no arrival times", "arrival_s in every row", "import with --rate")
 
 
@@ -103,8 +118,8 @@ def _run(sequences: Records, costs: CostArrays, arrays: LoopArrays, power: Power
     """Run the loop to its end on `sequences`, which it fills in; return STEPS_SCHEMA and TOKEN_GAPS_SCHEMA."""
     from replay.execution import loop
 
-    record, steps, gaps, powered = np.empty(RECORD_STEPS, dtype=STEP), StepColumns(), [], PoweredColumns(power)
-    while (outcome := loop.run_steps(sequences, *arrays, tuple(costs), record, power and tuple(power))) == loop.RECORD_FULL:
+    record, steps, gaps, powered = np.zeros(RECORD_STEPS, dtype=STEP), StepColumns(), [], PoweredColumns(power and power.record)
+    while (outcome := loop.run_steps(sequences, *arrays, tuple(costs), record, power and tuple(power), np.inf)) == loop.RECORD_FULL:
         powered.drain(arrays.state)
         steps.drain(record, arrays.state, len(sequences))
         gaps.append(drain_gaps(arrays))
@@ -114,27 +129,42 @@ def _run(sequences: Records, costs: CostArrays, arrays: LoopArrays, power: Power
     steps.drain(record, arrays.state, len(sequences))
     joined = np.concatenate([*gaps, drain_gaps(arrays)])
     token_gaps = {name: np.ascontiguousarray(joined[name]) for name in TOKEN_GAPS_SCHEMA.names}
-    return pa.table(steps.columns() | powered.columns(), schema=STEPS_SCHEMA), pa.table(token_gaps, schema=TOKEN_GAPS_SCHEMA)
+    return steps_table(steps.columns() | powered.columns()), pa.table(token_gaps, schema=TOKEN_GAPS_SCHEMA)
 
 
-def _requests_table(requests: pa.Table, order: Counts, sequences: Records) -> pa.Table:
-    """Return REQUESTS_SCHEMA; `order` is the row of each sequence, and rows without a sequence can never fit."""
-    never_fits = np.ones(requests.num_rows, dtype=bool)
-    never_fits[order] = False
+def steps_table(columns: dict[str, Counts | Floats]) -> pa.Table:
+    """Return STEPS_SCHEMA; the columns of power, where they are not given, are null."""
+    steps = len(columns["start_s"])
+    return pa.table(
+        {field.name: columns[field.name] if field.name in columns else pa.nulls(steps, field.type) for field in STEPS_SCHEMA},
+        schema=STEPS_SCHEMA,
+    )
 
-    def spread(name: str, missing: npt.NDArray[np.bool_]) -> pa.Array:
-        column = np.zeros(requests.num_rows, dtype=sequences.dtype[name])
-        column[order] = sequences[name]
-        return pa.array(column, mask=missing)
+
+def requests_table(
+    requests: pa.Table, fits: npt.NDArray[np.bool_], served: Records, *, replica: Counts, arrival_s: Floats | None = None
+) -> pa.Table:
+    """Return REQUESTS_SCHEMA of a trace's requests, their sequences and replicas; those that can never fit were not served.
+
+    `arrival_s` [requests]: from when latencies count, where that is not the trace's arrival.
+    """
+    never_fits = ~fits
+
+    def column(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+        return pa.array(values, mask=never_fits if missing is None else missing)
 
     columns = {
         **{name: requests[name] for name in ("request_id", "arrival_s", "prompt_tokens", "output_tokens")},
-        "status": pa.array(np.where(never_fits, NEVER_FITS, COMPLETED)),
-        "first_scheduled_s": spread("first_scheduled_s", never_fits),
-        "first_token_s": spread("first_token_s", never_fits),
-        "finish_s": spread("last_token_s", never_fits),
-        "worst_itl_s": spread("worst_itl_s", never_fits | (requests["output_tokens"].to_numpy() == 1)),
-        "preemptions": spread("preemptions", np.zeros_like(never_fits)),
-        "prefix_hit_tokens": spread("prefix_hit_tokens", np.zeros_like(never_fits)),
+        "status": pa.array(np.where(fits, COMPLETED, NEVER_FITS)),
+        "replica": column(replica),
+        "sent_s": column(served["arrival_s"]),
+        "first_scheduled_s": column(served["first_scheduled_s"]),
+        "first_token_s": column(served["first_token_s"]),
+        "finish_s": column(served["last_token_s"]),
+        "worst_itl_s": column(served["worst_itl_s"], never_fits | (requests["output_tokens"].to_numpy() == 1)),
+        "preemptions": pa.array(served["preemptions"]),
+        "prefix_hit_tokens": pa.array(served["prefix_hit_tokens"]),
     }
+    if arrival_s is not None:
+        columns["arrival_s"] = pa.array(arrival_s)
     return pa.table(columns, schema=REQUESTS_SCHEMA)

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from replay.compiled import borrowed, compiled, compiled_part, inlined_part
+from replay.execution.loop_arrays import COMPOSING, ENDING, WAITING
 from replay.execution.loop_blocks import release_blocks
 from replay.execution.loop_power import borrowed_power, powered_step
 from replay.execution.loop_prices import decode_seconds, prefill_seconds
@@ -21,7 +24,7 @@ from replay.execution.loop_schedule import schedule
 from replay.execution.loop_steady import end_round
 from replay.execution.step_costs import Counts, Records
 
-FINISHED, RECORD_FULL, STUCK = 0, 1, 2
+FINISHED, RECORD_FULL, STUCK, PAUSED = 0, 1, 2, 3
 """Results of `run_steps`."""
 
 
@@ -36,8 +39,10 @@ def run_steps(
     costs: tuple[Any, ...],
     record: Records,
     powered: tuple[Any, ...] | None,
+    until_s: float,
 ) -> int:
-    """Return FINISHED, or RECORD_FULL (drain the records and call again), or STUCK (nothing can run: a broken law).
+    """Return FINISHED (of all requests given), or RECORD_FULL (drain the records and call again), or STUCK (nothing can run: a broken
+    law), or PAUSED: what comes next, at `next_s` of the state, comes no sooner than `until_s` or, with `stops_at_finish`, after a finish.
 
     The arguments are SEQUENCE, the fields of LoopArrays, those of CostArrays, STEP, and those of PowerArrays, or None: a replay
     without power is compiled without its code. Arrays leave their tuple
@@ -52,24 +57,35 @@ def run_steps(
         power_arrays = borrowed_power(powered)
     state, limits = states[0], all_limits[0]
     while True:
+        if state.phase == ENDING:
+            if state.next_s >= until_s:
+                return PAUSED
+            _finish_oldest(sequences, memory, gaps, token_gaps, state, limits)
+            state.phase = COMPOSING
+            if state.finished > 0 and limits.stops_at_finish:
+                state.next_s = state.clock_s
+                return PAUSED
+        if state.phase == WAITING:
+            state.clock_s, state.phase = state.next_s, COMPOSING
         if state.in_flight == 0 and state.running == 0 and state.preempted == 0 and state.admitted == state.arrived:
-            if state.arrived == len(sequences):
+            if state.arrived == state.given:
+                state.next_s = np.inf
                 return FINISHED
             state.clock_s = max(state.clock_s, sequences[state.arrived].arrival_s)
+        state.next_s = state.clock_s
+        if state.clock_s >= until_s:
+            return PAUSED
         if state.steps == len(record) or state.token_gaps + limits.max_running >= len(token_gaps):
             return RECORD_FULL
         state.arrived = _arrived(sequences, state)
         step = record[state.steps]
         schedule(sequences, memory, gaps, state, limits, step)
         if step.sequences > 0:
-            phase_start = limits.max_batched_tokens + 1 if step.prefill_tokens > 0 else 0
-            row = token_rows[phase_start + step.tokens]
-            step.captured_tokens, step.host_s = row.captured_tokens, row.host_s
+            computed, tokens_s = _launch(token_rows, memory, state, limits, step)
             if powered is not None:
-                priced = phase_start + (row.captured_tokens if row.captured_tokens > 0 else step.tokens)
-                powered_step(state, step, priced, (decode, context_knots, prefill, token_knots, keys_knots), power_arrays)
+                powered_step(state, step, computed, (decode, context_knots, prefill, token_knots, keys_knots), power_arrays)
             else:
-                step.device_s = row.device_s + sequence_s[step.sequences]
+                step.device_s = tokens_s + sequence_s[step.sequences]
                 if step.decode_sequences > 0:
                     step.device_s += decode_seconds(step, decode, context_knots, 1.0)
                 if step.prefill_tokens > 0:
@@ -81,18 +97,32 @@ def run_steps(
             wakes_s = _wakes_at(sequences, memory, state, limits)
             if wakes_s <= state.clock_s:
                 return STUCK
-            state.clock_s = wakes_s
+            state.phase, state.next_s = WAITING, wakes_s
+            if wakes_s >= until_s:
+                return PAUSED
             continue
-        _finish_oldest(sequences, memory, gaps, token_gaps, state, limits)
+        state.phase, state.next_s = ENDING, state.oldest_end_s
 
 
 @inlined_part
 def _arrived(sequences: Records, state: Records) -> int:
     """Return how many requests have arrived by the clock."""
     arrived: int = state.arrived
-    while arrived < len(sequences) and sequences[arrived].arrival_s <= state.clock_s:
+    while arrived < state.given and sequences[arrived].arrival_s <= state.clock_s:
         arrived += 1
     return arrived
+
+
+@inlined_part
+def _launch(token_rows: Records, memory: Counts, state: Records, limits: Records, step: Records) -> tuple[int, float]:
+    """Let a step replay its graph, or run eagerly; return the row of its token-wise kernels and their time at the full clock."""
+    phase_start = limits.max_batched_tokens + 1 if step.prefill_tokens > 0 else 0
+    row = token_rows[phase_start + step.tokens]
+    step.captured_tokens, step.host_s, step.compile_s = row.captured_tokens, row.host_s, 0.0
+    tokens_s = row.device_s
+    if limits.compile_bins > 0 and not _is_compiled(memory, state, limits, step):
+        step.captured_tokens, step.host_s, tokens_s = 0, row.eager_host_s, row.eager_device_s
+    return phase_start + (step.captured_tokens if step.captured_tokens > 0 else step.tokens), tokens_s
 
 
 @inlined_part
@@ -100,7 +130,7 @@ def _start(state: Records, step: Records) -> None:
     """Put a step behind those in flight."""
     step.scheduled_s = state.clock_s
     step.start_s = max(state.clock_s, state.busy_until_s)
-    step.end_s = state.busy_until_s = step.start_s + max(step.device_s, step.host_s)
+    step.end_s = state.busy_until_s = step.start_s + max(step.device_s, step.host_s) + step.compile_s
     if state.in_flight == 0:
         state.oldest_end_s, state.oldest_listed, state.oldest_implied = step.end_s, state.newest_listed, state.implied
         state.oldest_is_round = state.newest_is_round
@@ -109,10 +139,27 @@ def _start(state: Records, step: Records) -> None:
 
 
 @compiled_part
+def _is_compiled(memory: Counts, state: Records, limits: Records, step: Records) -> bool:
+    """Return whether a step has the variant that it needs, if it needs one; compile it now, if there may be another one."""
+    place = limits.compile_bins_at
+    end = place + limits.compile_bins
+    while place < end and memory[place] < step.tokens:
+        place += 1
+    if place == end or memory[place + limits.compile_bins] > 0:
+        return True
+    if state.variants == limits.compile_max_variants:
+        return False
+    memory[place + limits.compile_bins] = 1
+    state.variants += 1
+    step.compile_s = limits.compile_variant_s
+    return True
+
+
+@compiled_part
 def _wakes_at(sequences: Records, memory: Counts, state: Records, limits: Records) -> float:
     """Return when a server that lets requests wait for company looks at them again: at the next arrival, or when time is up."""
     starts_s: float = batch_starts_at(sequences, memory, state, limits)
-    if state.arrived == len(sequences):
+    if state.arrived == state.given:
         return starts_s
     return float(min(starts_s, sequences[state.arrived].arrival_s))
 
@@ -138,13 +185,15 @@ def _finish_oldest(sequences: Records, memory: Counts, gaps: Records, token_gaps
                 _note_gap(token_gaps, state, gap_s, 1)
         sequence.last_token_s = end_s
         if sequence.prompt_tokens + emitted == sequence.total_tokens:
+            memory[limits.finished_at + finished] = memory[place]
             finished += 1
             release_blocks(sequence, state, limits, memory)
             if sequence.computed_tokens == 0:  # it was preempted while its last token was in flight
                 _leave_preempted(memory, state, limits, memory[place])
     if common > 0:
         _note_gap(token_gaps, state, common_s, common)
-    state.clock_s = end_s
+    state.clock_s, state.finished = end_s, finished
+    state.outstanding -= finished
     state.oldest = (state.oldest + 1) % limits.steps_in_flight
     state.in_flight -= 1
     was_round, state.oldest_is_round = state.oldest_is_round, state.newest_is_round

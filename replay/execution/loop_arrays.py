@@ -17,6 +17,7 @@ from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAM
 
 SEQUENCE = np.dtype(
     [
+        ("row", np.int64),  # of its request in the trace
         ("arrival_s", np.float64),
         ("prompt_tokens", np.int64),
         ("total_tokens", np.int64),  # prompt plus output
@@ -40,7 +41,8 @@ SEQUENCE = np.dtype(
 """One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
 
 SOURCES = (
-    "loop.py", "loop_schedule.py", "loop_steady.py", "loop_queue.py", "loop_blocks.py", "loop_prices.py", "loop_power.py", "loop_arrays.py",
+    "loop.py", "loop_fleet.py", "fleet_arrays.py", "loop_schedule.py", "loop_steady.py", "loop_queue.py", "loop_blocks.py",
+    "loop_prices.py", "loop_power.py", "loop_arrays.py",
 )  # fmt: skip
 """Files whose functions and constants become the compiled loop."""
 
@@ -50,6 +52,11 @@ STATE = np.dtype(
         ("clock_s", np.float64),  # when the next step is scheduled
         ("busy_until_s", np.float64),  # end of the last step in flight
         ("oldest_end_s", np.float64),  # end of the first one
+        ("next_s", np.float64),  # when it goes on
+        ("phase", np.int64),  # how: COMPOSING, ENDING or WAITING
+        ("given", np.int64),  # requests that the loop knows: the first records
+        ("finished", np.int64),  # requests that the last step to end has finished
+        ("outstanding", np.int64),  # requests that were sent here and are not finished (where there are several replicas)
         ("arrived", np.int64),  # requests that have arrived: the first ones, for they are in arrival order
         ("admitted", np.int64),  # requests that have left the queue once
         ("heaped", np.int64),  # requests that have come into the heap of the shortest prompts
@@ -79,6 +86,7 @@ STATE = np.dtype(
         ("round_end_s", np.float64),  # end of the last one of those
         ("gaps", np.int64),  # depth of the stack of gaps
         ("token_gaps", np.int64),  # gaps between tokens in the current record of them
+        ("variants", np.int64),  # compiled ones
         ("unrecorded_preemptions", np.int64),  # by a schedule that let nothing run
         (f"sources_{sources_digest(*SOURCES)}", np.int64),  # makes the type, by which compiled code is found, change with the code
     ]
@@ -98,6 +106,8 @@ STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_S
 STEP_NAMES: tuple[str, ...] = STEP.names or ()
 
 
+PHASES = COMPOSING, ENDING, WAITING = range(3)
+"""What the loop does next: compose a step, end the oldest one in flight, or compose one when a batch has waited long enough."""
 SCHEDULERS = CHUNKED, PREFILL_FIRST, STATIC = range(3)
 QUEUES = FCFS, SJF, LONGEST_PREFIX, HRRN = range(4)
 KV_POLICIES = ON_DEMAND, WHOLE_PROMPT, RESERVE = range(3)
@@ -109,13 +119,15 @@ ORDERED_REQUESTS = 128
 LIMITS = np.dtype(
     [
         ("max_delay_s", np.float64),
+        ("compile_variant_s", np.float64),
         *(
             (name, np.int64)
             for name in (
                 "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "scheduler", "queue",
                 "block_tokens", "pool_blocks", "watermark_blocks", "kv_policy",
+                "compile_bins", "compile_max_variants", "stops_at_finish",
                 "prefix_cache", "trace_block_tokens", "ring", "found_mask", "found_shift", "table_blocks",
-                "seats_at", "preempted_at", "waiting_at", "emitting_at", "fresh_at",
+                "seats_at", "preempted_at", "waiting_at", "emitting_at", "finished_at", "fresh_at", "compile_bins_at",
                 "blocks_at", "found_at", "tables_at", "slots_at", "starts_at", "nodes_at",
             )
         ),
@@ -132,8 +144,9 @@ class LoopArrays(NamedTuple):
     there is one (`replay.execution.cache_arrays`), and by the name of the limit that says where they start: `seats_at`, running
     sequences in order of admission; `preempted_at`, stack whose top is the head of the queue; `waiting_at`, the others that wait
     (`replay.execution.loop_queue`); `emitting_at`, for each step in flight the sequences that get a token when it ends
-    [steps in flight, max running]; `fresh_at`, blocks that steady sequences need in each
-    round, which repeat [block tokens].
+    [steps in flight, max running]; `finished_at`, the sequences that the last step to end has finished;
+    `fresh_at`, blocks that steady sequences need in each round, which repeat [block tokens]; `compile_bins_at`, largest tokens of each
+    compiled variant, then whether it exists [2, variants].
     """
     gaps: Records
     """Stack of GAP [GAPS_KEPT], see `replay.execution.loop_steady`."""
@@ -145,9 +158,10 @@ class LoopArrays(NamedTuple):
     """LIMITS [1]"""
 
 
-def new_sequences(arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts) -> Records:
+def new_sequences(rows: Counts, arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts) -> Records:
     """Return sequences of which nothing has been computed; their times are 0 until the loop sets them."""
     sequences = np.zeros(len(arrival_s), dtype=SEQUENCE)
+    sequences["row"] = rows
     sequences["arrival_s"] = arrival_s
     sequences["prompt_tokens"] = sequences["known_tokens"] = prompt_tokens
     sequences["total_tokens"] = prompt_tokens + output_tokens
@@ -158,18 +172,22 @@ def new_sequences(arrival_s: Floats, prompt_tokens: Counts, output_tokens: Count
 def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> LoopArrays:
     """Return empty queues under a table's limits, with the whole pool free and the clock at 0."""
     bounds, pool = table.limits, table.pool
-    steps_in_flight = 2 if bounds.async_scheduling else 1
+    steps_in_flight, bins = 2 if bounds.async_scheduling else 1, len(bounds.compile_bins)
     parts = cache.parts | {
-        "seats_at": np.zeros(min(bounds.max_running, sequences_count), dtype=np.int64),
+        "seats_at": np.zeros(bounds.max_running, dtype=np.int64),
         "preempted_at": np.zeros(sequences_count, dtype=np.int64),
         "waiting_at": np.arange(sequences_count),
         "emitting_at": np.zeros(steps_in_flight * bounds.max_running, dtype=np.int64),
+        "finished_at": np.zeros(bounds.max_running, dtype=np.int64),
         "fresh_at": np.zeros(pool.block_tokens, dtype=np.int64),
+        "compile_bins_at": np.array([*bounds.compile_bins, *(place < bounds.compiled_at_start for place in range(bins))], dtype=np.int64),
     }
     starts = np.cumsum([0, *(len(part) for part in parts.values())])
     limits = np.zeros(1, LIMITS)
     for name, value in {
-        **{name: getattr(bounds, name) for name in ("max_delay_s", "max_running", "max_batched_tokens")},
+        **{name: getattr(bounds, name) for name in ("max_delay_s", "compile_variant_s", "max_running", "max_batched_tokens")},
+        "compile_bins": bins,
+        "compile_max_variants": NEVER if bounds.compile_max_variants is None else bounds.compile_max_variants,
         "window_tokens": bounds.attention_window_tokens,
         "steps_in_flight": steps_in_flight,
         "scheduler": SCHEDULER_NAMES.index(bounds.scheduler),
@@ -183,6 +201,7 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
     }.items():
         limits[name] = value
     state = np.zeros(1, dtype=STATE)
+    state["given"], state["variants"], state["clock_s"] = sequences_count, bounds.compiled_at_start, bounds.ready_s
     state["free_blocks"], state["free_slots"] = pool.blocks_count, len(cache.parts.get("slots_at", ()))
     state["blocked_budget"], state["next_window_round"], state["next_last_round"] = -1, NEVER, NEVER
     return LoopArrays(

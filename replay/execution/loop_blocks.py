@@ -51,7 +51,7 @@ def release_blocks(sequence: Records, state: Records, limits: Records, memory: C
 
 
 @compiled_part
-def find_prefix(sequence: Records, index: int, limits: Records, memory: Counts) -> tuple[int, int]:
+def find_prefix(sequence: Records, limits: Records, memory: Counts) -> tuple[int, int]:
     """Return how many blocks of a sequence's beginning are cached, and how many of those are free.
 
     The last known token is always left to compute.
@@ -60,7 +60,7 @@ def find_prefix(sequence: Records, index: int, limits: Records, memory: Counts) 
     if limits.prefix_cache:
         most = (sequence.known_tokens - 1) // limits.block_tokens
         while count < most:
-            block = _find(_key(sequence, index, count, limits, memory), limits, memory)
+            block = _find(_key(sequence, count, limits, memory), limits, memory)
             if block < 0:
                 break
             free += memory[PLACES * block + USERS] == 0
@@ -69,13 +69,13 @@ def find_prefix(sequence: Records, index: int, limits: Records, memory: Counts) 
 
 
 @compiled_part
-def use_prefix(sequence: Records, index: int, count: int, state: Records, limits: Records, memory: Counts) -> None:
+def use_prefix(sequence: Records, count: int, state: Records, limits: Records, memory: Counts) -> None:
     """Give a sequence without blocks a table, and in it the first cached blocks of its beginning."""
     state.free_slots -= 1
     sequence.slot = memory[limits.slots_at + state.free_slots]
     table = limits.tables_at + sequence.slot * limits.table_blocks
     for place in range(count):
-        block = _find(_key(sequence, index, place, limits, memory), limits, memory)
+        block = _find(_key(sequence, place, limits, memory), limits, memory)
         if memory[PLACES * block + USERS] == 0:
             _unlink(block, memory)
             state.free_blocks -= 1
@@ -85,12 +85,12 @@ def use_prefix(sequence: Records, index: int, count: int, state: Records, limits
 
 
 @compiled_part
-def keep_full_blocks(sequence: Records, index: int, before: int, limits: Records, memory: Counts) -> None:
+def keep_full_blocks(sequence: Records, before: int, limits: Records, memory: Counts) -> None:
     """Make the blocks findable that have become full since `before` tokens of the sequence were computed."""
     table = limits.tables_at + sequence.slot * limits.table_blocks
     for place in range(before // limits.block_tokens, sequence.computed_tokens // limits.block_tokens):
         block = memory[table + place]
-        key = _key(sequence, index, place, limits, memory)
+        key = _key(sequence, place, limits, memory)
         slot = _home(key, limits.found_shift)
         while memory[limits.found_at + slot] != 0:
             slot = (slot + 1) & limits.found_mask
@@ -99,13 +99,13 @@ def keep_full_blocks(sequence: Records, index: int, before: int, limits: Records
 
 
 @compiled_part
-def _key(sequence: Records, index: int, place: int, limits: Records, memory: Counts) -> int:
+def _key(sequence: Records, place: int, limits: Records, memory: Counts) -> int:
     """Return the key of a full block: its place, and what names all tokens up to its end."""
     end = (place + 1) * limits.block_tokens
-    node = memory[limits.starts_at + index] + (end - 1) // limits.trace_block_tokens
-    if end <= sequence.prompt_tokens and node < memory[limits.starts_at + index + 1]:
+    node = memory[limits.starts_at + sequence.row] + (end - 1) // limits.trace_block_tokens
+    if end <= sequence.prompt_tokens and node < memory[limits.starts_at + sequence.row + 1]:
         return int(SHARED | (memory[limits.nodes_at + node] << 31) | place)
-    return (index << 31) | place
+    return int((sequence.row << 31) | place)
 
 
 @compiled_part

@@ -22,8 +22,9 @@ def powered_step(state: Records, step: Records, row: int, costs: tuple[Any, ...]
     board, times, energies = arrays
     powers, clocks_hz, record = board
     power = powers[0]
-    if state.clock_s > state.busy_until_s:
-        power.average_w, power.temperature_c = _after(power, state.clock_s - state.busy_until_s, 0.0)
+    idle_s = max(state.clock_s - state.busy_until_s, 0.0) + step.compile_s
+    if idle_s > 0.0:
+        power.average_w, power.temperature_c = _after(power, idle_s, 0.0)
     active_j, level = _active_energy(step, row, power, costs, energies), 0
     step.device_s = _device_seconds(step, row, 0, costs, times)
     after = _after(power, max(step.device_s, step.host_s), active_j)
@@ -34,13 +35,13 @@ def powered_step(state: Records, step: Records, row: int, costs: tuple[Any, ...]
     power.average_w, power.temperature_c = after
     powered = record[state.steps]
     powered.clock_hz, powered.temperature_c = clocks_hz[level], power.temperature_c
-    powered.energy_j = (power.idle_w * max(step.device_s, step.host_s) + active_j) * power.ranks
+    powered.energy_j = (power.idle_w * (max(step.device_s, step.host_s) + step.compile_s) + active_j) * power.ranks
 
 
 @inlined_part
 def borrowed_power(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the fields of PowerArrays without owners, in three tuples: the device and its record, times, energies."""
-    power, clocks_hz, slowdowns, token_terms, token_s, token_j, sequence_terms, sequence_s, sequence_j, decode_j, prefill_j, record = arrays
+    power, record, clocks_hz, slowdowns, token_terms, token_s, token_j, sequence_terms, sequence_s, sequence_j, decode_j, prefill_j = arrays
     return (
         (borrowed(power), borrowed(clocks_hz), borrowed(record)),
         (borrowed(slowdowns), borrowed(token_terms), borrowed(token_s), borrowed(sequence_terms), borrowed(sequence_s)),

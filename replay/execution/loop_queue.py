@@ -62,7 +62,7 @@ def _sort(sequences: Records, memory: Counts, state: Records, limits: Records) -
     first = limits.waiting_at + state.admitted
     for place in range(first, limits.waiting_at + state.arrived):
         index = memory[place]
-        score = _score(sequences[index], index, memory, state, limits)
+        score = _score(sequences[index], memory, state, limits)
         sequences[index].score = score
         gap = place
         while gap > first and sequences[memory[gap - 1]].score < score:
@@ -72,9 +72,9 @@ def _sort(sequences: Records, memory: Counts, state: Records, limits: Records) -
 
 
 @compiled_part
-def _score(sequence: Records, index: int, memory: Counts, state: Records, limits: Records) -> float:
+def _score(sequence: Records, memory: Counts, state: Records, limits: Records) -> float:
     """Return the cached tokens of a prompt, or the time it has waited for each token that is left to compute."""
-    hit = find_prefix(sequence, index, limits, memory)[0] * limits.block_tokens
+    hit = find_prefix(sequence, limits, memory)[0] * limits.block_tokens
     if limits.queue == LONGEST_PREFIX:
         return float(hit)
     return float((state.clock_s - sequence.arrival_s) / (sequence.known_tokens - hit))

@@ -93,7 +93,7 @@ def _continue_running(sequences: Records, memory: Counts, gaps: Records, state: 
             memory[emitting + listed] = index
             listed += 1
         if limits.prefix_cache:
-            keep_full_blocks(sequence, index, before, limits, memory)
+            keep_full_blocks(sequence, before, limits, memory)
         if before >= sequence.prefill_until:
             decodes += 1
             decode_context += min(after, limits.window_tokens)
@@ -124,7 +124,7 @@ def _admit_waiting(sequences: Records, memory: Counts, state: Records, limits: R
             break
         index = memory[limits.preempted_at + state.preempted - 1] if resumed else next_waiting(memory, state, limits)
         sequence = sequences[index]
-        cached, cached_free = find_prefix(sequence, index, limits, memory)
+        cached, cached_free = find_prefix(sequence, limits, memory)
         before = cached * limits.block_tokens
         chunk = min(sequence.known_tokens - before, budget)
         taken = blocks_for(before + chunk if limits.kv_policy != RESERVE else sequence.total_tokens - 1, limits) - cached
@@ -140,7 +140,7 @@ def _admit_waiting(sequences: Records, memory: Counts, state: Records, limits: R
             leave_queue(sequences, memory, state, limits)
             sequence.first_scheduled_s = state.clock_s
         if limits.prefix_cache:
-            use_prefix(sequence, index, cached, state, limits, memory)
+            use_prefix(sequence, cached, state, limits, memory)
         take_blocks(sequence, taken, state, limits, memory)
         saved = max(0, before - sequence.reached_tokens)
         sequence.prefix_hit_tokens += saved
@@ -152,7 +152,7 @@ def _admit_waiting(sequences: Records, memory: Counts, state: Records, limits: R
             memory[emitting + step.output_tokens] = index
             step.output_tokens += 1
         if limits.prefix_cache:
-            keep_full_blocks(sequence, index, before, limits, memory)
+            keep_full_blocks(sequence, before, limits, memory)
         memory[limits.seats_at + state.running] = index
         state.running += 1
         step.sequences += 1

@@ -95,7 +95,7 @@ def _settle(sequences: Records, index: int, memory: Counts, gaps: Records, state
     sequence.known_tokens += state.rounds - booked
     sequence.blocks = max(sequence.blocks, (sequence.computed_tokens + limits.block_tokens - 1) // limits.block_tokens)
     if limits.prefix_cache:
-        keep_full_blocks(sequence, index, before, limits, memory)
+        keep_full_blocks(sequence, before, limits, memory)
     ended = state.ended_rounds - booked
     if ended > 0:
         sequence.emitted_tokens += ended
@@ -132,7 +132,7 @@ def _promise_last_tokens(
         state.steady_context -= min(sequence.computed_tokens, limits.window_tokens)
         sequence.blocks = max(sequence.blocks, (sequence.computed_tokens + limits.block_tokens - 1) // limits.block_tokens)
         if limits.prefix_cache:
-            keep_full_blocks(sequence, index, sequence.computed_tokens - 1, limits, memory)
+            keep_full_blocks(sequence, sequence.computed_tokens - 1, limits, memory)
         memory[listed + step.output_tokens] = index
         step.output_tokens += 1
 

@@ -1,10 +1,11 @@
 """Power and heat of the device in a replay: the rules, and the arrays that `replay.execution.loop_power` follows them on.
 
 - A step draws `idle_w` for as long as it lasts, and on top the energy of its FLOPs (padding of captured graphs included) and of the
-  bytes that it moves to and from device memory. Between steps the device draws `idle_w`.
+  bytes that it moves to and from device memory. Between steps, and while a step waits for its kernels to be compiled, the device draws
+  `idle_w`.
 - The moving average of the power is exponential, with the time constant `average_s`. The temperature is that of one thermal resistance
   and one heat capacity: `ambient_c` + resistance x the exponential average of the power with the time constant `thermal_s`. A step's
-  power counts as constant while the step lasts. Both begin where an idle device rests.
+  power counts as constant while the step lasts. Both begin where an idle device rests, and each replica has its own.
 - Each step runs at the highest clock at which neither the average ends above `cap_w` nor the temperature above `throttle_c`, and at the
   lowest where none keeps them. So the governor neither overshoots nor hunts; a real one, which reacts afterwards, does a little of both.
 - At a clock below the full one, compute times are longer in proportion; memory, launch and synchronisation times and energies are the
@@ -14,14 +15,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from replay.execution.cost_arrays import kernel_rows
-from replay.execution.step_costs import Floats, Records, check_factors
-from replay.execution.tables import STEPS_SCHEMA
+from replay.execution.step_costs import Counts, Floats, Records, check_factors
 from replay.tiling.step_table import StepPower, StepTable
 
 POWER = np.dtype(
@@ -44,6 +44,8 @@ class PowerArrays(NamedTuple):
 
     power: Records
     """POWER [1]"""
+    record: Records
+    """POWERED, beside the recorded steps."""
     clocks_hz: Floats
     slowdowns: Floats
     """What compute times are multiplied by at each clock [clocks]."""
@@ -59,8 +61,6 @@ class PowerArrays(NamedTuple):
     decode_j_per_byte: Floats
     """Energy of a byte that a call moves, over all calls of a step [kernels]."""
     prefill_j_per_byte: Floats
-    record: Records
-    """POWERED, beside the recorded steps."""
 
 
 def new_power(table: StepTable, kernel_factors: Mapping[str, float] | None, record_steps: int) -> PowerArrays | None:
@@ -78,6 +78,7 @@ def new_power(table: StepTable, kernel_factors: Mapping[str, float] | None, reco
     flops_j |= {"prefill_token_j": prefill.per_row(), "prefill_pair_j": prefill.per_pair()}
     return PowerArrays(
         power=_idle(power, flops_j),
+        record=np.zeros(record_steps, dtype=POWERED),
         clocks_hz=clocks_hz,
         slowdowns=power.full_clock_hz / clocks_hz,
         token_terms=rows["tokens"],
@@ -88,30 +89,31 @@ def new_power(table: StepTable, kernel_factors: Mapping[str, float] | None, reco
         sequence_j=_Energies(table, power, "sequences").of_rows(table.sequence_terms, "sequences"),
         decode_j_per_byte=decode.per_byte(),
         prefill_j_per_byte=prefill.per_byte(),
-        record=np.zeros(record_steps, dtype=POWERED),
     )
 
 
-class PoweredColumns:
-    """Recorded steps by column of POWERED."""
+def replicated(power: PowerArrays, count: int) -> PowerArrays:
+    """Return the arrays of so many idle replicas: `power` [replicas], `record` [replicas, steps], all others shared."""
+    return power._replace(power=np.tile(power.power, count), record=np.tile(power.record, (count, 1)))
 
-    def __init__(self, arrays: PowerArrays | None) -> None:
-        self._arrays, self._recorded, self._steps = arrays, list[Records](), 0
+
+class PoweredColumns:
+    """Recorded steps by column of POWERED; no columns where there is no record, for the device has no power."""
+
+    def __init__(self, record: Records | None) -> None:
+        self._record, self._recorded = record, list[Records]()
 
     def drain(self, state: Records) -> None:
         """Take what stands beside the recorded steps, before those are drained."""
-        steps = int(state["steps"][0])
-        self._steps += steps
-        if self._arrays is not None:
-            self._recorded.append(self._arrays.record[:steps].copy())
+        if self._record is not None:
+            self._recorded.append(self._record[: int(state["steps"][0])].copy())
 
-    def columns(self) -> dict[str, Any]:
-        """Return the columns, null where the device has no power."""
-        names = POWERED.names or ()
-        if self._arrays is None:
-            return {name: pa.nulls(self._steps, STEPS_SCHEMA.field(name).type) for name in names}
-        joined = np.concatenate(self._recorded)
-        return {name: np.ascontiguousarray(joined[name]) for name in names}
+    def columns(self) -> dict[str, Counts | Floats]:
+        """Return the columns of the steps that were taken."""
+        if self._record is None:
+            return {}
+        joined = np.concatenate([self._record[:0], *self._recorded])
+        return {name: np.ascontiguousarray(joined[name]) for name in POWERED.names or ()}
 
 
 def _idle(power: StepPower, flops_j: dict[str, float]) -> Records:

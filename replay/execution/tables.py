@@ -12,10 +12,12 @@ NEVER_FITS = "never_fits"
 REQUESTS_SCHEMA = pa.schema(
     [
         pa.field("request_id", pa.string(), nullable=False),
-        pa.field("arrival_s", pa.float64(), nullable=False),  # scheduled arrival
+        pa.field("arrival_s", pa.float64(), nullable=False),  # from here on it waits (see `replay.execution.fleet`): as scheduled
         pa.field("prompt_tokens", pa.int64(), nullable=False),
         pa.field("output_tokens", pa.int64(), nullable=False),
         pa.field("status", pa.string(), nullable=False),  # completed | never_fits; the times of the latter are null
+        pa.field("replica", pa.int64()),
+        pa.field("sent_s", pa.float64()),  # when a replica got it: at its arrival, or when a client was free
         pa.field("first_scheduled_s", pa.float64()),
         pa.field("first_token_s", pa.float64()),
         pa.field("finish_s", pa.float64()),
@@ -30,7 +32,8 @@ STEPS_SCHEMA = pa.schema(
     [
         pa.field("scheduled_s", pa.float64(), nullable=False),  # when it was composed: at its start, or an earlier step's end
         pa.field("start_s", pa.float64(), nullable=False),
-        pa.field("end_s", pa.float64(), nullable=False),  # start + max(device, host)
+        pa.field("end_s", pa.float64(), nullable=False),  # start + compile + max(device, host)
+        pa.field("compile_s", pa.float64(), nullable=False),  # wait for a variant of the kernels that no step needed before
         pa.field("device_s", pa.float64(), nullable=False),
         pa.field("host_s", pa.float64(), nullable=False),
         pa.field("tokens", pa.int64(), nullable=False),  # new tokens computed: decode sequences + prefill tokens
@@ -47,12 +50,13 @@ STEPS_SCHEMA = pa.schema(
         pa.field("waiting", pa.int64(), nullable=False),  # arrived and not running when the step was composed
         pa.field("kv_blocks", pa.int64(), nullable=False),  # blocks in use during the step
         pa.field("preemptions", pa.int64(), nullable=False),  # since the step before was composed
+        pa.field("replica", pa.int64(), nullable=False),
         pa.field("clock_hz", pa.float64()),  # this and the next two are null where the device has no power
         pa.field("energy_j", pa.float64()),  # of all ranks, idle power during the step included
         pa.field("temperature_c", pa.float64()),  # at the step's end
     ]
 )
-"""One row per step, in time order."""
+"""One row per step, in the order of their starts."""
 
 TOKEN_GAPS_SCHEMA = pa.schema(
     [

@@ -31,6 +31,11 @@ class Request:
     blocks: list[Block] = field(default_factory=list)
     preemptions: int = 0
     prefix_hit: int = 0
+    due_s: float = 0.0
+    """From when on it waits."""
+    sent_s: float = math.nan
+    """When a replica got it."""
+    replica: int | None = None
     first_scheduled_s: float | None = None
     token_times_s: list[float] = field(default_factory=list)
 
@@ -56,8 +61,11 @@ class Request:
 
     def result(self, fits: bool) -> dict[str, Any]:
         """Return the row of REQUESTS_SCHEMA."""
-        copied = {name: self.row[name] for name in ("request_id", "arrival_s", "prompt_tokens", "output_tokens")}
+        copied = {name: self.row[name] for name in ("request_id", "prompt_tokens", "output_tokens")}
         return copied | {
+            "arrival_s": self.due_s,
+            "replica": self.replica,
+            "sent_s": None if self.replica is None else self.sent_s,
             "status": COMPLETED if fits else NEVER_FITS,
             "first_scheduled_s": self.first_scheduled_s,
             "first_token_s": self.token_times_s[0] if fits else None,
@@ -196,7 +204,7 @@ class Engine:
             if self.limits.queue == "longest_prefix":
                 self.waiting.sort(key=lambda request: -hits[request])
             elif self.limits.queue == "hrrn":
-                self.waiting.sort(key=lambda request: -(now_s - request.row["arrival_s"]) / (request.known - hits[request]))
+                self.waiting.sort(key=lambda request: -(now_s - request.sent_s) / (request.known - hits[request]))
 
     def batch_starts_at(self, now_s: float) -> float:
         """When a static batch may start: now if it is full, else when its oldest request has waited long enough."""
@@ -204,7 +212,7 @@ class Engine:
         full = len(self.waiting) >= self.limits.max_running or tokens >= self.limits.max_batched_tokens
         if full or self.preempted or not self.waiting:
             return now_s
-        return float(min(request.row["arrival_s"] for request in self.waiting) + self.limits.max_delay_s)
+        return float(min(request.sent_s for request in self.waiting) + self.limits.max_delay_s)
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold so many tokens."""
@@ -239,10 +247,11 @@ class Engine:
         self.preempted_now += 1
         self.preempted.appendleft(request)
 
-    def finish(self, emitting: list[Request], end_s: float) -> None:
-        """Emit the tokens of a step that ends, and release those that are done."""
+    def finish(self, emitting: list[Request], end_s: float) -> list[Request]:
+        """Emit the tokens of a step that ends, release those that are done, and return them."""
         for request in emitting:
             request.token_times_s.append(end_s)
             if request.done:
                 self.pool.give_back(request.blocks)
                 (self.running if request in self.running else self.preempted).remove(request)
+        return [request for request in emitting if request.done]

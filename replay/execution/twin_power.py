@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from replay.execution.twin_prices import Prices
@@ -17,23 +18,20 @@ class Board:
         self.idle_c = self.power.ambient_c + self.power.thermal_resistance_k_per_w * self.power.idle_w
         self.average_w, self.temperature_c = self.power.idle_w, self.idle_c
 
-    def run(self, step: dict[str, Any], idle_s: float) -> dict[str, Any]:
-        """Rest, run a step of such counts, and return the columns that say what it cost."""
-        self.average_w, self.temperature_c = self.at_the_end_of(idle_s, 0.0)
-        priced = self.prices.price(step)
-        active_j = self.active_energy(step, priced["captured_tokens"] or step["tokens"])
-        clock_hz = next((hz for hz in self.power.clocks_hz if self.stays_within(step, hz, active_j)), self.power.clocks_hz[-1])
-        priced = self.prices.price(step, self.power.full_clock_hz / clock_hz)
-        duration_s = max(priced["device_s"], priced["host_s"])
-        self.average_w, self.temperature_c = self.at_the_end_of(duration_s, active_j)
-        energy_j = (self.power.idle_w * duration_s + active_j) * self.power.ranks_count
+    def run(self, step: dict[str, Any], idle_s: float, *, eager: bool) -> dict[str, Any]:
+        """Rest, also while kernels are compiled, run a step of such counts, and return the columns that say what it cost."""
+        self.average_w, self.temperature_c = self.at_the_end_of(idle_s + step["compile_s"], 0.0)
+        price = partial(self.prices.price, step, eager=eager)
+        active_j = self.active_energy(step, price()["captured_tokens"] or step["tokens"])
+        for clock_hz in self.power.clocks_hz:
+            priced = price(slowdown=self.power.full_clock_hz / clock_hz)
+            duration_s = max(priced["device_s"], priced["host_s"])
+            average_w, temperature_c = self.at_the_end_of(duration_s, active_j)
+            if average_w <= self.power.cap_w and temperature_c <= self.power.throttle_c:
+                break
+        self.average_w, self.temperature_c = average_w, temperature_c
+        energy_j = (self.power.idle_w * (duration_s + step["compile_s"]) + active_j) * self.power.ranks_count
         return priced | {"clock_hz": clock_hz, "energy_j": energy_j, "temperature_c": self.temperature_c}
-
-    def stays_within(self, step: dict[str, Any], clock_hz: float, active_j: float) -> bool:
-        """Whether the limits hold at the end of the step at this clock."""
-        priced = self.prices.price(step, self.power.full_clock_hz / clock_hz)
-        average_w, temperature_c = self.at_the_end_of(max(priced["device_s"], priced["host_s"]), active_j)
-        return average_w <= self.power.cap_w and temperature_c <= self.power.throttle_c
 
     def at_the_end_of(self, duration_s: float, active_j: float) -> tuple[float, float]:
         """Average power and temperature after a while in which so much is drawn beside idle power."""

@@ -23,10 +23,13 @@ class Prices:
         self.context_knots = sorted(set(table.decode_terms["context_tokens"].to_pylist()))
         self.token_knots, self.keys_knots = (sorted(set(table.prefill_terms[name].to_pylist())) for name in ("tokens", "keys_tokens"))
 
-    def price(self, step: dict[str, Any], slowdown: float = 1.0) -> dict[str, Any]:
-        """Return the columns that say what a step of such counts costs where computing takes so many times as long."""
+    def price(self, step: dict[str, Any], *, eager: bool, slowdown: float = 1.0) -> dict[str, Any]:
+        """Return the columns that say what a step of such counts costs where computing takes so many times as long.
+
+        `eager`: without a captured graph in any case.
+        """
         phase_start = (self.table.limits.max_batched_tokens + 1) * (step["prefill_tokens"] > 0)
-        captured = self.captured[phase_start + step["tokens"]]
+        captured = 0 if eager else self.captured[phase_start + step["tokens"]]
         row = phase_start + (captured or step["tokens"])
         device_s = self._sum("tokens", slowdown, lambda name: self._row(name, row))
         device_s += self._sum("sequences", slowdown, lambda name: self._row(name, step["sequences"]))

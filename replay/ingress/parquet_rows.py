@@ -26,10 +26,11 @@ def parquet_rows(source: TraceSource) -> pa.Table:
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise TraceError(source.where, "its Parquet pages are damaged", "a whole Parquet file", "copy or write the file again") from error
-    return pa.table({name: _column(source, name, table[name].combine_chunks()) for name in table.column_names})
+    return pa.table({name: checked_column(source, name, table[name].combine_chunks()) for name in table.column_names})
 
 
-def _column(source: TraceSource, name: str, column: pa.Array) -> pa.Array:
+def checked_column(source: TraceSource, name: str, column: pa.Array, *, first_row: int = 0) -> pa.Array:
+    """Return a column, or a piece of it that starts at `first_row`, in the type of TRACE_SCHEMA; errors as `parquet_rows`."""
     wanted = TRACE_SCHEMA.field(name).type
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
@@ -41,10 +42,10 @@ def _column(source: TraceSource, name: str, column: pa.Array) -> pa.Array:
     except pa.ArrowInvalid as error:
         raise TraceError(place, "integers beyond 64 bits with sign", str(wanted), "correct the rows") from error
     if name in ("prompt_tokens", "output_tokens"):
-        _require(source, name, column, pc.and_(pc.greater_equal(column, 0), pc.less_equal(column, MAX_TOKENS)), TOKENS_WANTED)
+        _require(source, name, column, pc.and_(pc.greater_equal(column, 0), pc.less_equal(column, MAX_TOKENS)), TOKENS_WANTED, first_row)
     elif name == "arrival_s":
         inside = pc.and_(pc.greater_equal(column, 0.0), pc.less_equal(column, float(LARGEST_S)))
-        _require(source, name, column, pc.fill_null(inside, True), ARRIVAL_WANTED)
+        _require(source, name, column, pc.fill_null(inside, True), ARRIVAL_WANTED, first_row)
     elif name == "prefix_blocks" and pc.list_flatten(column).null_count:
         raise TraceError(place, "a null inside a list", "lists of 64-bit integers", "correct the rows")
     elif pa.types.is_string(wanted):
@@ -65,10 +66,10 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(found == wanted)
 
 
-def _require(source: TraceSource, name: str, column: pa.Array, good: pa.Array, wanted: str) -> None:
+def _require(source: TraceSource, name: str, column: pa.Array, good: pa.Array, wanted: str, first_row: int) -> None:
     """Raise about the first row that is not good (null counts as not good)."""
     row = pc.index(pc.fill_null(good, False), False).as_py()
     if row >= 0:
         value = column[row].as_py()
         got = f"{name} is {'missing' if value is None else value}"
-        raise TraceError(source.at_row(row), got, wanted, "correct the value or remove the row")
+        raise TraceError(source.at_row(first_row + row), got, wanted, "correct the value or remove the row")

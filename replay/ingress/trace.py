@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +12,8 @@ import pyarrow.compute as pc
 
 from replay.errors import TraceError
 from replay.names import NAME_RULE, is_safe_name
-from replay.provenance import TraceProvenance
+from replay.provenance import Load, TraceProvenance, digest_document
+from replay.specs.routing import ExpertLoad
 
 TRACE_SCHEMA = pa.schema(
     [
@@ -39,7 +41,9 @@ class Trace:
     requests: pa.Table
     provenance: TraceProvenance
     digest: str
-    """Digest of the rows (not of the name or the provenance)."""
+    """Digest of the rows, of how they are sent and of the expert load, where stated (not of the name or the rest of the provenance)."""
+    expert_load: ExpertLoad | None = None
+    """How often each expert was chosen while the requests were served; None where nothing says so."""
 
     @property
     def has_arrivals(self) -> bool:
@@ -52,8 +56,8 @@ class Trace:
         return float(self.requests["arrival_s"][-1].as_py()) if self.has_arrivals else 0.0
 
 
-def build_trace(*, name: str, requests: pa.Table, provenance: TraceProvenance) -> Trace:
-    """Return the trace of rows that already have the promised order and values; casts to TRACE_SCHEMA and digests the rows.
+def build_trace(*, name: str, requests: pa.Table, provenance: TraceProvenance, expert_load: ExpertLoad | None = None) -> Trace:
+    """Return the trace of rows that already have the promised order and values; casts to TRACE_SCHEMA and digests the content.
 
     Raises:
         TraceError: the name could not stand in a path or on one line.
@@ -61,7 +65,13 @@ def build_trace(*, name: str, requests: pa.Table, provenance: TraceProvenance) -
     check_trace_name(name, "the trace's name")
     columns = {field.name: _column(requests, field) for field in TRACE_SCHEMA}
     table = pa.table(columns, schema=TRACE_SCHEMA)
-    return Trace(name=name, requests=table, provenance=provenance, digest=digest_rows(table))
+    digest = digest_trace(table.column, provenance.load, expert_load)
+    return Trace(name=name, requests=table, provenance=provenance, digest=digest, expert_load=expert_load)
+
+
+def with_expert_load(trace: Trace, load: ExpertLoad) -> Trace:
+    """Return a trace with the routing of its requests; it replaces one that was there."""
+    return build_trace(name=trace.name, requests=trace.requests, provenance=trace.provenance, expert_load=load)
 
 
 def renamed(trace: Trace, name: str) -> Trace:
@@ -81,18 +91,26 @@ def check_trace_name(name: str, where: str) -> None:
         raise TraceError(where, f"the trace name {shown}", NAME_RULE, "give it another one (--name)")
 
 
-def digest_rows(requests: pa.Table) -> str:
-    """Return the digest of rows in TRACE_SCHEMA, the same however the table is chunked, sliced or encoded on disk.
+def digest_trace(column: Callable[[str], pa.ChunkedArray], load: Load | None, expert_load: ExpertLoad | None) -> str:
+    """Return the digest of a trace, of which `column` returns the columns one by one."""
+    digest = digest_rows(column)
+    if load is not None:
+        digest = digest_document([digest, load])
+    return digest if expert_load is None else digest_document([digest, expert_load.digest])
+
+
+def digest_rows(column: Callable[[str], pa.ChunkedArray]) -> str:
+    """Return the digest of rows in TRACE_SCHEMA, the same however the columns are chunked, sliced or encoded on disk.
 
     Each column in the schema's order: its name and length, a validity bit per row, then little-endian values (64 bit); text and lists
     are their lengths followed by the concatenated content.
     """
     hasher = hashlib.sha256(b"replay-gate trace rows, version 1\n")
     for field in TRACE_SCHEMA:
-        column = requests[field.name].combine_chunks()
-        hasher.update(f"{field.name} {len(column)}\n".encode())
-        hasher.update(np.packbits(pc.is_valid(column).to_numpy(zero_copy_only=False)).tobytes())
-        for part in _canonical_parts(column):
+        values = column(field.name).combine_chunks()
+        hasher.update(f"{field.name} {len(values)}\n".encode())
+        hasher.update(np.packbits(pc.is_valid(values).to_numpy(zero_copy_only=False)).tobytes())
+        for part in _canonical_parts(values):
             hasher.update(part)
     return "sha256:" + hasher.hexdigest()
 

@@ -17,11 +17,13 @@ def step_power(plan: KernelPlan, hardware: HardwareSpec, mapping: MappingSpec) -
     """Return how the devices of a plan draw power under a mapping; None where none is described.
 
     A kernel's FLOP costs `compute_w` over the peak of the format that its matrix multiplies run in, that of bf16 in attention. Vector
-    units, structured sparsity and links are not counted.
+    units, structured sparsity and links are not counted. The devices of all pipeline stages share a step, each with its share of the
+    bytes that a rank moves.
     """
     power = hardware.power
     if power is None:
         return None
+    stages = mapping.count("parallelism.pipeline")
     return StepPower(
         idle_w=power.idle_w,
         cap_w=_cap_w(power, mapping),
@@ -30,10 +32,10 @@ def step_power(plan: KernelPlan, hardware: HardwareSpec, mapping: MappingSpec) -
         throttle_c=power.throttle_c,
         thermal_resistance_k_per_w=power.thermal_resistance_k_per_w,
         thermal_s=power.thermal_s,
-        memory_energy_j_per_byte=power.memory_energy_j_per_byte,
+        memory_energy_j_per_byte=power.memory_energy_j_per_byte / stages,
         full_clock_hz=hardware.clock_hz,
         clocks_hz=_clocks_hz(hardware.clock_hz, power, mapping),
-        ranks_count=plan.graph.ranks_count,
+        ranks_count=plan.graph.ranks_count * stages,
         flop_energy_j=tuple(power.compute_w / hardware.matrix_flops_per_s[_rate(kernel, hardware)] for kernel in plan.kernels),
     )
 

@@ -19,7 +19,7 @@ from replay.tiling.library import Cost, KernelLibrary
 from replay.tiling.memory import kv_pool
 from replay.tiling.power import power_decisions, step_power
 from replay.tiling.pricing import Pricer
-from replay.tiling.step_table import KERNEL_SCHEMA, MEASURED_SCHEMA, StepLimits, StepTable
+from replay.tiling.step_table import KERNEL_SCHEMA, MEASURED_SCHEMA, STAGE_SCHEMA, StepLimits, StepTable
 from replay.tiling.table_decisions import table_decisions
 from replay.tiling.tabulate import Tabulator
 
@@ -48,14 +48,15 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
         prefill_terms=terms["prefill_attention"],
         capture=captured_graphs(mapping, limits),
         host_launch_s=hardware.host.launch_s,
-        host_graph_launch_s=hardware.host.graph_launch_s,
+        host_graph_launch_s=hardware.host.graph_launch_s * limits.pipeline_stages,
         launches_count=sum(kernel.launches_count for kernel in plan.kernels if kernel.axis != "prefill_attention"),
         prefill_launches_count=sum(kernel.launches_count for kernel in plan.kernels if kernel.axis == "prefill_attention"),
         pool=kv_pool(plan, model, hardware, mapping),
         limits=limits,
-        reference_flops_per_s=hardware.reference_flops_per_s * plan.graph.ranks_count,
+        reference_flops_per_s=hardware.reference_flops_per_s * plan.graph.ranks_count * limits.pipeline_stages,
         measured=_measured_table(tabulator.costs),
         power=step_power(plan, hardware, mapping),
+        stages=_stage_table(plan),
     )
     decisions = (
         *plan.decisions,
@@ -87,6 +88,13 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
         prefix_cache=mapping.value("kv.prefix_cache") is True,
         kv_policy=str(mapping.value("kv.policy")),
         kv_watermark_ratio=mapping.number("kv.watermark_ratio"),
+        pipeline_stages=mapping.count("parallelism.pipeline"),
+        compile_bins=bins if isinstance(bins := mapping.value("compile.bins"), tuple) else (),
+        compile_variant_s=mapping.number("compile.variant_s"),
+        compile_warmup=str(mapping.value("compile.warmup")),
+        compile_max_variants=kept if isinstance(kept := mapping.value("compile.max_variants"), int) else None,
+        replicas_count=mapping.count("fleet.replicas"),
+        routing=str(mapping.value("fleet.routing")),
     )
 
 
@@ -132,6 +140,17 @@ def _kernel_table(plan: KernelPlan, model: ModelSpec, costs: dict[str, Cost]) ->
         for kernel in plan.kernels
     ]
     return pa.Table.from_pylist(rows, schema=KERNEL_SCHEMA)
+
+
+def _stage_table(plan: KernelPlan) -> pa.Table:
+    """Return the calls of each kernel in each pipeline stage (STAGE_SCHEMA)."""
+    rows = [
+        {"kernel": kernel.id, "stage": stage, "calls_count": calls}
+        for kernel in plan.kernels
+        for stage, calls in enumerate(kernel.stage_calls)
+        if calls
+    ]
+    return pa.Table.from_pylist(rows, schema=STAGE_SCHEMA)
 
 
 def _measured_table(costs: dict[str, Cost]) -> pa.Table:

@@ -59,16 +59,26 @@ MEASURED_SCHEMA = pa.schema(
     ]
 )
 """Ranges of rows of a kernel's term table that timings of the kernel decide: they are `measured`, whatever `source` says of the others."""
+STAGE_SCHEMA = pa.schema(
+    [
+        pa.field("kernel", pa.string(), nullable=False),
+        pa.field("stage", pa.int64(), nullable=False),
+        pa.field(
+            "calls_count", pa.int64(), nullable=False
+        ),  # calls of a step in that stage; over the stages they add up to KERNEL_SCHEMA's
+    ]
+)
+"""Calls of each kernel in each pipeline stage that runs it. A hand-over counts where it is sent, its gathering where it is received."""
 MEASURED_ERROR_RATIO = 0.02
 """Mean relative error of those: two collections of one kernel on one device model differ by 1 to 3 % in the median (public tables)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvPool:
-    """The key-value cache of one replica."""
+    """The key-value cache of one replica; bytes are those of the pipeline stage with least room for it."""
 
     blocks_count: int
-    """Blocks that fit beside weights and work space; 0 where nothing fits."""
+    """Blocks that fit beside weights and work space in every stage; 0 where nothing fits."""
     block_tokens: int
     block_bytes: float
     """Bytes of one block on each rank."""
@@ -112,6 +122,8 @@ class StepPower:
 
 SCHEDULER_NAMES = ("chunked", "prefill_first", "static")
 QUEUE_NAMES = ("fcfs", "sjf", "longest_prefix", "hrrn")
+WARMUP_NAMES = ("none", "at_start", "before_ready")
+ROUTING_NAMES = ("round_robin", "least_loaded", "power_of_two", "prefix_aware")
 KV_POLICY_NAMES = ("on_demand", "whole_prompt", "reserve")
 
 
@@ -138,6 +150,29 @@ class StepLimits:
     """One of KV_POLICY_NAMES: which blocks must be free, and which are taken, at admission."""
     kv_watermark_ratio: float = 0.0
     """Share of the pool that admission leaves free."""
+    replicas_count: int = 1
+    routing: str = "round_robin"
+    """One of ROUTING_NAMES; what they do stands in `replay.execution.fleet`."""
+    compile_bins: tuple[int, ...] = ()
+    """Token counts up to which each compiled variant serves, ascending."""
+    compile_variant_s: float = 0.0
+    compile_warmup: str = "none"
+    """One of WARMUP_NAMES."""
+    compile_max_variants: int | None = None
+    pipeline_stages: int = 1
+    """Stages that a step passes through one after another; while one is in the second, the first is idle or has the next step."""
+
+    @property
+    def compiled_at_start(self) -> int:
+        """Variants that exist before the first step: the smallest ones, as many as are kept."""
+        if self.compile_warmup == "none":
+            return 0
+        return min(len(self.compile_bins), self.compile_max_variants or len(self.compile_bins))
+
+    @property
+    def ready_s(self) -> float:
+        """When the server starts to serve: at the first arrival, or when its variants are compiled."""
+        return self.compiled_at_start * self.compile_variant_s if self.compile_warmup == "at_start" else 0.0
 
     @property
     def attention_window(self) -> float:
@@ -147,7 +182,7 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTable:
-    """Cost of every step composition under one mapping of one model on one accelerator (or tensor-parallel group)."""
+    """Cost of every step composition under one mapping of one model on one accelerator (or group of them)."""
 
     kernels: pa.Table
     """KERNEL_SCHEMA."""
@@ -166,6 +201,7 @@ class StepTable:
     host_launch_s: float
     """Host time of one eager launch."""
     host_graph_launch_s: float
+    """Host time of a captured step: one graph for each pipeline stage, launched as the step reaches it."""
     launches_count: int
     """Eager launches of a decode-only step."""
     prefill_launches_count: int
@@ -173,9 +209,13 @@ class StepTable:
     pool: KvPool
     limits: StepLimits
     reference_flops_per_s: float
-    """Peak of the whole tensor-parallel group that MFU is measured against."""
+    """Peak of the whole group, over ranks and stages, that MFU is measured against."""
     measured: pa.Table = field(default_factory=MEASURED_SCHEMA.empty_table)
     """MEASURED_SCHEMA; empty without measurements."""
+    stages: pa.Table = field(default_factory=STAGE_SCHEMA.empty_table)
+    """STAGE_SCHEMA; empty where there is one stage. A step's device time is the sum over all stages. The next step can enter a stage that
+    the one before it left, so that a full pipeline ends one step in the time of its slowest stage.
+    """
     power: StepPower | None = None
     """None where nothing is known of it: steps then run at the full clock."""
 

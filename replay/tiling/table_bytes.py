@@ -18,7 +18,7 @@ from replay.lowering.kernel_plan import Decision
 from replay.provenance import canonical_json
 from replay.tiling.step_table import KvPool, StepLimits, StepPower, StepTable
 
-TABLES = ("kernels", "token_terms", "sequence_terms", "decode_terms", "prefill_terms", "capture", "measured")
+TABLES = ("kernels", "token_terms", "sequence_terms", "decode_terms", "prefill_terms", "capture", "measured", "stages")
 _REST = b"replay.rest"
 _SEAL_BYTES = hashlib.sha256().digest_size
 
@@ -46,7 +46,8 @@ def unpack(key: str, data: bytes) -> tuple[StepTable, tuple[Decision, ...]] | No
     document: dict[str, Any] = json.loads(tables[TABLES[0]].schema.metadata[_REST])
     tables = {name: table.replace_schema_metadata(None) for name, table in tables.items()}
     rest = document["table"]
-    rest |= {"pool": KvPool(**rest["pool"]), "limits": StepLimits(**rest["limits"])}
+    limits = rest["limits"] | {"compile_bins": tuple(rest["limits"]["compile_bins"])}
+    rest |= {"pool": KvPool(**rest["pool"]), "limits": StepLimits(**limits)}
     if rest["power"] is not None:
         rest["power"] = StepPower.from_document(rest["power"])
     return StepTable(**tables, **rest), tuple(Decision(**decision) for decision in document["decisions"])

@@ -180,6 +180,28 @@ def test_windows_hold_the_energy_between_their_edges_and_what_it_comes_to_by_tok
     assert figures["joules_per_output_token"] == pytest.approx(figures["energy_j"] / 2)
 
 
+def test_the_energy_of_replicas_adds_up_where_their_steps_overlap_and_while_kernels_are_compiled_none_is_active():
+    # Windows of 1 s, two replicas that idle at 100 W each. Steps run 1.5 s, each after 0.5 s of compiling, from 0 and from 0.25 s on.
+    limits = make_limits(replicas_count=2, compile_bins=(64,), compile_variant_s=0.5)
+    table = powered(constant_table(1.5, limits=limits), flop_energy_j=10.0, memory_energy_j_per_byte=1.0)
+    run = assembled(make_trace([0.0, 0.25, 25.0], [1, 1, 1], [1, 1, 1]), table)
+    windows = run.windows.filter(pa.compute.equal(run.windows["layer_type"], "all")).to_pylist()
+    per_s = 131 / 1.5
+    energy_j = [200 + 0.75 * per_s, 200 + 2.0 * per_s, 200 + 0.25 * per_s, *[200.0] * 22, 300 + 131]
+    assert [window["energy_j"] for window in windows] == pytest.approx(energy_j)
+    assert windows[0]["power_w"] == pytest.approx(energy_j[0] / 2)
+    assert windows[25]["power_w"] == pytest.approx((300 + 131) / 3.0)
+    assert summary(run)["energy_j"] == pytest.approx(26.5 * 200 + 3 * 131)
+
+
+def test_first_tokens_count_where_the_step_of_their_own_replica_starts():
+    # Windows of 1 s. The long prompt's step, on the other replica, starts first and ends last.
+    table = linear_table(per_token_s=1.0, limits=make_limits(replicas_count=2))
+    run = assembled(make_trace([0.0, 1.0, 25.0, 25.0], [5, 1, 1, 1], [1, 1, 1, 1]), table)
+    windows = run.windows.filter(pa.compute.equal(run.windows["layer_type"], "all")).to_pylist()
+    assert [window["tokens"] for window in windows] == [6, 2, *[0] * 23, 4]
+
+
 def test_layers_hold_what_kernels_took_at_their_clock():
     table = linear_table(step_s=0.5, per_token_s=0.25, memory_step_s=1.5, per_sequence_s=0.125, per_pair_s=0.0625)
     full, half = (

@@ -113,6 +113,8 @@ class Cell:
                 "e2e_s": ttft_s,
                 "preemptions_per_request": cost.preemptions if index == 0 else 0,
                 "prefix_hit_tokens": 0,
+                "replica": 0,
+                "sent_s": float(index),
             }
             for index in range(3)
         ]

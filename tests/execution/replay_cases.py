@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from replay.execution.tables import COMPLETED
-from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAMES
+from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAMES, WARMUP_NAMES
 from tests.step_tables import captured_table, make_limits, make_pool, make_trace, random_power, random_table
 
 GAP_S = 2.0**-10
@@ -24,9 +24,9 @@ def schedulers(draw, budget):
 
 
 @st.composite
-def replay_cases(draw, *, ample=False, powered=False, **rules):
+def replay_cases(draw, *, ample=False, powered=False, compiles=False, **rules):
     """(trace, table); with `ample` every request fits and no pool or context limit is ever felt; with `powered` the device has power;
-    `rules` are fields of StepLimits."""
+    with `compiles` kernels may be compiled under traffic; `rules` are fields of StepLimits."""
     gaps = [GAP_S * steps for steps in draw(st.lists(st.one_of(st.just(0), st.integers(0, 300)), min_size=1, max_size=10))]
     prompts = draw(st.lists(st.integers(1, 40), min_size=len(gaps), max_size=len(gaps)))
     outputs = draw(st.lists(st.integers(1, 12), min_size=len(gaps), max_size=len(gaps)))
@@ -46,7 +46,14 @@ def replay_cases(draw, *, ample=False, powered=False, **rules):
     )
     if rules.get("scheduler") != "chunked":
         limits = replace(limits, **draw(schedulers(limits.max_batched_tokens)))
-    limits = replace(limits, **rules)
+    bins = draw(st.lists(st.integers(1, 50), max_size=4, unique=True).map(sorted))
+    compile_rules = {
+        "compile_bins": tuple(bins),
+        "compile_variant_s": draw(st.sampled_from([0.0, 2.0**-5, 1.0])),
+        "compile_warmup": draw(st.sampled_from(WARMUP_NAMES)),
+        "compile_max_variants": draw(st.none() | st.integers(1, 4)),
+    }
+    limits = replace(limits, **(compile_rules if compiles else {}), **rules)
     sizes = draw(st.lists(st.integers(1, limits.max_batched_tokens), max_size=3))
     table = random_table(
         draw(st.integers(0, 2**32)),

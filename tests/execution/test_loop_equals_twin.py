@@ -42,7 +42,7 @@ def quiet_case(seed=0, **rules):
 
 
 @settings(max_examples=150, deadline=None)
-@given(replay_cases())
+@given(replay_cases(compiles=True))
 @example(crowded_case())
 @example(quiet_case())
 @example(quiet_case(1))
@@ -58,7 +58,7 @@ def test_loop_and_twin_give_equal_tables_bit_by_bit(case):
 
 
 @settings(max_examples=100, deadline=None)
-@given(replay_cases(powered=True), st.lists(st.floats(0.5, 2.0), min_size=8, max_size=8))
+@given(replay_cases(powered=True, compiles=True), st.lists(st.floats(0.5, 2.0), min_size=8, max_size=8))
 def test_loop_and_twin_agree_on_clocks_energies_and_temperatures(case, factors):
     """Invariant 9."""
     trace, table = case

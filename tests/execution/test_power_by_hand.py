@@ -76,6 +76,27 @@ def test_the_padding_of_a_captured_graph_costs_flops():
     assert steps_of(powered(captured, **ENERGIES))[0]["energy_j"] == IDLE_W + FIRST_J + 7 * 10.0
 
 
+def test_a_step_that_runs_eagerly_computes_no_padding_and_one_that_waits_for_its_kernels_rests_first():
+    # A variant for up to 1 token takes 2 s to compile; then there may be no more, and the second prompt of 2 tokens runs eagerly.
+    limits = make_limits(compile_bins=(1, 4), compile_variant_s=2.0, compile_max_variants=1)
+    heat = {"thermal_resistance_k_per_w": 0.1, "thermal_s": 2.0}
+    table = powered(constant_table(1.0, limits=limits, capture=captured_table(limits, [8])), **ENERGIES, **heat)
+    waits, eager = steps_of(table, make_trace([0.0, 3.0], [1, 2], [1, 1]))
+    first_j, second_j = FIRST_J + 7 * 10.0, 60.0 + 103.0  # 2 + 1 + 3 FLOPs, 100 + 3 bytes
+    assert (waits["compile_s"], waits["end_s"], waits["energy_j"]) == (2.0, 3.0, 3 * IDLE_W + first_j)
+    assert waits["temperature_c"] == pytest.approx(40.0 + 0.1 * first_j * (1 - exp(-0.5)), rel=1e-14)
+    assert (eager["compile_s"], eager["captured_tokens"], eager["energy_j"]) == (0.0, 0, IDLE_W + second_j)
+
+
+def test_each_replica_warms_by_what_it_runs_itself():
+    limits = make_limits(replicas_count=2)
+    heat = {"thermal_resistance_k_per_w": 0.1, "thermal_s": 2.0}
+    steps = steps_of(powered(constant_table(1.0, limits=limits), **ENERGIES, **heat), make_trace([0.0, 0.5], [1, 1], [1, 1]))
+    assert [step["replica"] for step in steps] == [0, 1]
+    warm_c = 40.0 + 0.1 * FIRST_J * (1 - exp(-0.5))
+    assert [step["temperature_c"] for step in steps] == pytest.approx([warm_c, warm_c], rel=1e-14)
+
+
 def test_ranks_share_the_flops_and_each_draws_idle_power_and_moves_its_bytes():
     assert steps_of(powered(constant_table(1.0), ranks_count=2, **ENERGIES))[0]["energy_j"] == 2 * (IDLE_W + 101.0) + 30.0
 

@@ -33,7 +33,7 @@ def exponential_average(start, rest, drawn_w, idle_s, duration_s, constant_s):
 
 
 @LAW
-@given(replay_cases(powered=True))
+@given(replay_cases(powered=True, compiles=True))
 def test_every_clock_is_one_of_the_devices_and_every_step_draws_at_least_idle_power(case):
     trace, table = case
     steps = columns(replay(trace, table).steps)
@@ -60,7 +60,7 @@ def test_the_limits_are_kept_after_every_step_that_does_not_run_at_the_lowest_cl
 
 
 @LAW
-@given(replay_cases(powered=True))
+@given(replay_cases(powered=True, compiles=True))
 def test_without_limits_a_device_with_power_takes_the_times_of_one_without(case):
     trace, table = case
     free = replace(table, power=replace(table.power, cap_w=np.inf, throttle_c=np.inf))
@@ -72,18 +72,18 @@ def test_without_limits_a_device_with_power_takes_the_times_of_one_without(case)
 
 
 @LAW
-@given(replay_cases(powered=True))
-def test_windows_add_up_to_the_energy_of_steps_and_of_the_time_between_them(case):
+@given(replay_cases(powered=True, compiles=True), st.integers(1, 3))
+def test_windows_add_up_to_the_energy_of_steps_and_of_the_time_between_them(case, replicas):
     trace, table = case
-    run = assembled(trace, table)
+    run = assembled(trace, replace(table, limits=replace(table.limits, replicas_count=replicas)))
     steps, windows = columns(run.steps), whole_windows(run)
     end_s = max(steps["end_s"].max(initial=0.0), (windows.num_rows - 1) * run.window_s)
-    idle_j = table.power.ranks_count * table.power.idle_w * (end_s - run.busy_s)
+    idle_j = table.power.ranks_count * table.power.idle_w * (replicas * end_s - run.busy_s)
     np.testing.assert_allclose(pc.sum(windows["energy_j"]).as_py(), steps["energy_j"].sum() + idle_j, rtol=1e-9, atol=1e-9)
 
 
 @LAW
-@given(replay_cases(powered=True))
+@given(replay_cases(powered=True, compiles=True))
 def test_layer_times_add_up_to_busy_time_at_every_clock(case):
     run = assembled(*case)
     np.testing.assert_allclose(run.layers["time_s"].to_numpy().sum(), run.busy_s, rtol=1e-9, atol=1e-12)

@@ -55,13 +55,13 @@ class AuditedEngine(Engine):
         super().preempt(request)
 
     def finish(self, emitting, end_s):
-        super().finish(emitting, end_s)
-        finished = [request for request in emitting if request.done]
+        finished = super().finish(emitting, end_s)
         self.done.update(finished)
         for request in finished:
             # The last output token is never a key; whoever was preempted with it in flight has lost all.
             assert request.computed in (0, request.row["prompt_tokens"] + request.row["output_tokens"] - 1)
             self.settled_tokens += request.computed
+        return finished
 
     def check_requests(self):
         present = [*self.running, *self.preempted, *self.waiting]

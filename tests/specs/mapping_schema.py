@@ -24,6 +24,8 @@ SECTIONS = {
     "graph": "Captured graphs.",
     "power": "Power and clock of each accelerator.",
     "batching": "Continuous batching and admission.",
+    "compile": "Kernels that are compiled when they are needed.",
+    "fleet": "Replicas of the server and who gets a request.",
 }
 
 

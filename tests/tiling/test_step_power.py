@@ -72,6 +72,18 @@ def test_a_step_of_a_real_model_costs_two_flops_a_weight_and_its_weights_once():
     assert active_j == pytest.approx(2 * (64 * weights + head) * 2e-12 + 2 * (weights + head) * 1e-10, rel=0.05)
 
 
+def test_the_devices_of_all_stages_share_a_step():
+    lines = ("[graph]", 'mode = "none"', "[parallelism]", "tensor = 2")
+    one, four = (compiled(*lines, f"pipeline = {stages}").table for stages in (1, 4))
+    assert (one.power.ranks_count, four.power.ranks_count) == (2, 8)
+
+    def active_j(table):
+        [step] = replay(make_trace([0.0], [64], [1]), table).steps.to_pylist()
+        return step["energy_j"] - table.power.ranks_count * 50.0 * (step["end_s"] - step["start_s"])
+
+    assert active_j(four) == pytest.approx(active_j(one), rel=0.01)  # beside the hand-overs
+
+
 def test_a_locked_clock_stretches_computing_for_good():
     trace = make_trace([0.0], [64], [4])
     free, locked = (replay(trace, compiled("[power]", f"max_clock_hz = {hz}").table).steps for hz in (1e9, 0.5e9))
