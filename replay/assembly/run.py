@@ -54,9 +54,16 @@ WINDOWS_SCHEMA = pa.schema(
         pa.field("memory_stall_s", pa.float64(), nullable=False),  # "all": of the busy time, as each step divides
         pa.field("flops", pa.float64(), nullable=False),
         pa.field("tokens", pa.int64(), nullable=False),  # prompt tokens computed, each once, plus output tokens
+        pa.field("clock_hz", pa.float64()),  # from here on: null but for "all", and where the device has no power
+        pa.field("power_w", pa.float64()),  # mean of one device
+        pa.field("temperature_c", pa.float64()),  # highest
+        pa.field("energy_j", pa.float64()),  # of all ranks, idle time included
+        pa.field("joules_per_token", pa.float64()),
+        pa.field("joules_per_output_token", pa.float64()),
     ]
 )
-"""`Run.windows`: one row per window and layer type; a step belongs to the window in which it starts; idle windows are present."""
+"""`Run.windows`: one row per window and layer type; a step belongs to the window in which it starts; idle windows are present.
+Definitions of the last columns in `replay.assembly.power`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

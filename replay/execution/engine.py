@@ -14,6 +14,7 @@ from replay.execution.admission import FITS, rejections
 from replay.execution.cache_arrays import new_cache
 from replay.execution.cost_arrays import CostArrays, flatten
 from replay.execution.loop_arrays import SEQUENCE, STEP, LoopArrays, StepColumns, drain_gaps, new_arrays, new_sequences
+from replay.execution.power_arrays import PowerArrays, PoweredColumns, new_power
 from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import COMPLETED, NEVER_FITS, REQUESTS_SCHEMA, STEPS_SCHEMA, TOKEN_GAPS_SCHEMA, Replay
 from replay.ingress.trace import Trace
@@ -82,6 +83,8 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     - Prompt plus output beyond `max_context_tokens`, or a cache beyond the pool, can never fit: such requests keep their row,
       with null times and the status `never_fits`.
 
+    - Where the table has `power`, each step runs at the clock that power and heat allow (`replay.execution.power_arrays`).
+
     `kernel_factors` scales a kernel's whole time (1 where absent). Equal arrivals keep the trace's order. Deterministic.
 
     Raises:
@@ -102,7 +105,8 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     order = order[fits[order]]
     sequences = new_sequences(order, arrival_s[order], prompt[order], output[order])
     cache = new_cache(trace, sequences["total_tokens"], table)
-    steps, token_gaps = _run(sequences, costs, new_arrays(len(sequences), table, cache))
+    power = new_power(table, kernel_factors, RECORD_STEPS)
+    steps, token_gaps = _run(sequences, costs, new_arrays(len(sequences), table, cache), power)
     served = np.zeros(requests.num_rows, dtype=SEQUENCE)
     served[order] = sequences
     table_of_requests = requests_table(requests, fits, served, replica=np.zeros(len(fits), dtype=np.int64))
@@ -118,20 +122,31 @@ def check_arrivals(trace: Trace) -> None:
         raise TraceError(trace.name, "its requests have no arrival times", "arrival_s in every row", "import with --rate")
 
 
-def _run(sequences: Records, costs: CostArrays, arrays: LoopArrays) -> tuple[pa.Table, pa.Table]:
+def _run(sequences: Records, costs: CostArrays, arrays: LoopArrays, power: PowerArrays | None) -> tuple[pa.Table, pa.Table]:
     """Run the loop to its end on `sequences`, which it fills in; return STEPS_SCHEMA and TOKEN_GAPS_SCHEMA."""
     from replay.execution import loop
 
-    record, steps, gaps = np.zeros(RECORD_STEPS, dtype=STEP), StepColumns(), []
-    while (outcome := loop.run_steps(sequences, *arrays, tuple(costs), record, np.inf)) == loop.RECORD_FULL:
+    record, steps, gaps, powered = np.zeros(RECORD_STEPS, dtype=STEP), StepColumns(), [], PoweredColumns(power and power.record)
+    while (outcome := loop.run_steps(sequences, *arrays, tuple(costs), record, power and tuple(power), np.inf)) == loop.RECORD_FULL:
+        powered.drain(arrays.state)
         steps.drain(record, arrays.state, len(sequences))
         gaps.append(drain_gaps(arrays))
     if outcome == loop.STUCK:
         raise InvariantError(f"the replay stopped at {arrays.state['clock_s'][0]} s with requests waiting and nothing that can run")
+    powered.drain(arrays.state)
     steps.drain(record, arrays.state, len(sequences))
     joined = np.concatenate([*gaps, drain_gaps(arrays)])
     token_gaps = {name: np.ascontiguousarray(joined[name]) for name in TOKEN_GAPS_SCHEMA.names}
-    return pa.table(steps.columns(), schema=STEPS_SCHEMA), pa.table(token_gaps, schema=TOKEN_GAPS_SCHEMA)
+    return steps_table(steps.columns() | powered.columns()), pa.table(token_gaps, schema=TOKEN_GAPS_SCHEMA)
+
+
+def steps_table(columns: dict[str, Counts | Floats]) -> pa.Table:
+    """Return STEPS_SCHEMA; the columns of power, where they are not given, are null."""
+    steps = len(columns["start_s"])
+    return pa.table(
+        {field.name: columns[field.name] if field.name in columns else pa.nulls(steps, field.type) for field in STEPS_SCHEMA},
+        schema=STEPS_SCHEMA,
+    )
 
 
 def requests_table(

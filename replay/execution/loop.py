@@ -17,6 +17,7 @@ import numpy as np
 from replay.compiled import borrowed, compiled, compiled_part, inlined_part
 from replay.execution.loop_arrays import COMPOSING, ENDING, FLIGHT_PLACES, IMPLIED, IS_ROUND, LISTED, WAITING
 from replay.execution.loop_blocks import release_blocks
+from replay.execution.loop_power import borrowed_power, joined_seconds, powered_step
 from replay.execution.loop_prices import decode_seconds, prefill_seconds
 from replay.execution.loop_queue import batch_starts_at
 from replay.execution.loop_schedule import newest_place, schedule
@@ -38,12 +39,14 @@ def run_steps(
     all_limits: Records,
     costs: tuple[Any, ...],
     record: Records,
+    powered: tuple[Any, ...] | None,
     until_s: float,
 ) -> int:
     """Return FINISHED (of all requests given), or RECORD_FULL (drain the records and call again), or STUCK (nothing can run: a broken
     law), or PAUSED: what comes next, at `next_s` of the state, comes no sooner than `until_s` or, with `stops_at_finish`, after a finish.
 
-    The arguments are SEQUENCE, the fields of LoopArrays, those of CostArrays, and STEP. Arrays leave their tuple
+    The arguments are SEQUENCE, the fields of LoopArrays, those of CostArrays, STEP, and those of PowerArrays, or None: a replay
+    without power is compiled without its code. Arrays leave their tuple
     once, before the loop: every time costs an atomic reference count, and so does every array that is handed on.
     """
     sequences, memory, gaps, record = borrowed(sequences), borrowed(memory), borrowed(gaps), borrowed(record)
@@ -52,6 +55,8 @@ def run_steps(
     token_rows, sequence_s, decode, prefill = borrowed(token_rows), borrowed(sequence_s), borrowed(decode), borrowed(prefill)
     context_knots, token_knots, keys_knots = borrowed(context_knots), borrowed(token_knots), borrowed(keys_knots)
     stage_shares = borrowed(stage_shares)
+    if powered is not None:
+        power_arrays = borrowed_power(powered)
     state, limits = states[0], all_limits[0]
     while True:
         if state.phase == ENDING:
@@ -78,16 +83,16 @@ def run_steps(
         step = record[state.steps]
         schedule(sequences, memory, gaps, state, limits, step)
         if step.sequences > 0:
-            row = token_rows[step.tokens + (limits.max_batched_tokens + 1 if step.prefill_tokens > 0 else 0)]
-            step.captured_tokens, step.host_s, step.compile_s = row.captured_tokens, row.host_s, 0.0
-            step.device_s = row.device_s + sequence_s[step.sequences]
-            if limits.compile_bins > 0 and not _is_compiled(memory, state, limits, step):
-                step.captured_tokens, step.host_s = 0, row.eager_host_s
-                step.device_s = row.eager_device_s + sequence_s[step.sequences]
-            if step.decode_sequences > 0:
-                step.device_s += decode_seconds(step, decode, context_knots)
-            if step.prefill_tokens > 0:
-                step.device_s += prefill_seconds(step, prefill, token_knots, keys_knots)
+            computed, tokens_s = _launch(token_rows, memory, state, limits, step)
+            if powered is not None:
+                priced = (decode, context_knots, prefill, token_knots, keys_knots)
+                powered_step(state, limits, step, computed, ends_s[limits.steps_in_flight], priced, power_arrays)
+            else:
+                step.device_s = tokens_s + sequence_s[step.sequences]
+                if step.decode_sequences > 0:
+                    step.device_s += decode_seconds(step, decode, context_knots, 1.0)
+                if step.prefill_tokens > 0:
+                    step.device_s += prefill_seconds(step, prefill, token_knots, keys_knots, 1.0)
             _start(memory, ends_s, stage_shares, state, limits, step)
             if state.in_flight < limits.steps_in_flight:
                 continue
@@ -112,13 +117,25 @@ def _arrived(sequences: Records, state: Records) -> int:
 
 
 @inlined_part
+def _launch(token_rows: Records, memory: Counts, state: Records, limits: Records, step: Records) -> tuple[int, float]:
+    """Let a step replay its graph, or run eagerly; return the row of its token-wise kernels and their time at the full clock."""
+    phase_start = limits.max_batched_tokens + 1 if step.prefill_tokens > 0 else 0
+    row = token_rows[phase_start + step.tokens]
+    step.captured_tokens, step.host_s, step.compile_s = row.captured_tokens, row.host_s, 0.0
+    tokens_s = row.device_s
+    if limits.compile_bins > 0 and not _is_compiled(memory, state, limits, step):
+        step.captured_tokens, step.host_s, tokens_s = 0, row.eager_host_s, row.eager_device_s
+    return phase_start + (step.captured_tokens if step.captured_tokens > 0 else step.tokens), tokens_s
+
+
+@inlined_part
 def _start(memory: Counts, ends_s: Floats, stage_shares: Floats, state: Records, limits: Records, step: Records) -> None:
     """Put a step behind those in flight: it enters each stage when it and the step before it have left what they must leave."""
     left = limits.steps_in_flight
     step.scheduled_s = state.clock_s
     step.start_s = max(state.clock_s, ends_s[left])
     at_s = step.start_s + step.compile_s
-    duration_s = max(step.device_s, step.host_s) if limits.host_overlap else step.device_s + step.host_s
+    duration_s = joined_seconds(step.device_s, step.host_s, limits)
     for stage in range(limits.stages):
         at_s = max(at_s, ends_s[left + stage]) + duration_s * stage_shares[stage]
         ends_s[left + stage] = at_s

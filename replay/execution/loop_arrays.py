@@ -42,7 +42,7 @@ SEQUENCE = np.dtype(
 
 SOURCES = (
     "loop.py", "loop_fleet.py", "fleet_arrays.py", "loop_schedule.py", "loop_steady.py", "loop_queue.py", "loop_blocks.py",
-    "loop_prices.py", "loop_arrays.py",
+    "loop_prices.py", "loop_power.py", "loop_arrays.py",
 )  # fmt: skip
 """Files whose functions and constants become the compiled loop."""
 
@@ -96,7 +96,9 @@ TOKEN_GAPS_RECORDED = 4096
 """Rows recorded between two drains, beside what one step may add."""
 NEVER = 1 << 62
 
-STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA])
+STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA if not field.nullable])
+"""Columns of STEPS_SCHEMA that every step has; the others are those of `replay.execution.power_arrays`."""
+STEP_NAMES: tuple[str, ...] = STEP.names or ()
 
 
 PHASES = COMPOSING, ENDING, WAITING = range(3)
@@ -232,14 +234,14 @@ class StepColumns:
     """Most that it grows at once, for the first requests may say little of the others."""
 
     def __init__(self, room: int = 0) -> None:
-        self._values: Counts = np.empty((len(STEPS_SCHEMA), max(room, self.FIRST_STEPS)), dtype=np.int64)
+        self._values: Counts = np.empty((len(STEP_NAMES), max(room, self.FIRST_STEPS)), dtype=np.int64)
         self._steps = 0
 
     def drain(self, record: Records, state: Records, requests_count: int) -> None:
         """Take the recorded steps and empty the record."""
         from replay.execution.loop_record import copy_columns
 
-        steps, fields = int(state["steps"][0]), len(STEPS_SCHEMA)
+        steps, fields = int(state["steps"][0]), len(STEP_NAMES)
         if self._steps + steps > self._values.shape[1]:
             grown = requests_count / max(1, int(state["admitted"][0]))
             room = int(self.FORESIGHT_RATIO * min(max(grown, 2.0), self.GROWTH_RATIO) * (self._steps + steps))
@@ -255,5 +257,5 @@ class StepColumns:
         return StepColumns(int(self.FORESIGHT_RATIO * self._steps))
 
     def columns(self) -> dict[str, Counts | Floats]:
-        """Return the columns of STEPS_SCHEMA."""
-        return {name: self._values[index, : self._steps].view(STEP[name]) for index, name in enumerate(STEPS_SCHEMA.names)}
+        """Return the columns of STEP."""
+        return {name: self._values[index, : self._steps].view(STEP[name]) for index, name in enumerate(STEP_NAMES)}

@@ -41,11 +41,13 @@ def run_fleet(
     limits: Records,
     costs: tuple[Any, ...],
     records: Records,
+    powered: tuple[Any, ...] | None,
 ) -> int:
     """Return FINISHED, or why it stopped: RECORD_FULL or STUCK (as `run_steps`) or NEEDS_ROOM, all of the replica that `fleets` names,
     or NEEDS_REQUESTS.
 
-    The first five arguments are those of `FleetArrays`; the others are those of `run_steps`, with one row for each replica.
+    The first five arguments are those of `FleetArrays`; the others are those of `run_steps`, with one row for each replica, of `powered`
+    for what `replay.execution.power_arrays.replicated` says.
     """
     fleet = fleets[0]
     while True:
@@ -55,7 +57,7 @@ def run_fleet(
             if states[replica].next_s < at_s:
                 until_s = min(at_s, _others_go_on_at(states, replica))
                 until_s = max(until_s, np.nextafter(states[replica].next_s, np.inf))
-                outcome = _advance(replica, until_s, sequences, memory, gaps, token_gaps, ends_s, states, limits, costs, records)
+                outcome = _advance(replica, until_s, sequences, memory, gaps, token_gaps, ends_s, states, limits, costs, records, powered)
                 if outcome in (RECORD_FULL, STUCK):
                     fleet.replica = replica
                     return outcome
@@ -68,7 +70,7 @@ def run_fleet(
         elif row < 0 or fleet.routing != ROUND_ROBIN:
             for replica in range(len(states)):
                 if states[replica].next_s < at_s:
-                    outcome = _advance(replica, at_s, sequences, memory, gaps, token_gaps, ends_s, states, limits, costs, records)
+                    outcome = _advance(replica, at_s, sequences, memory, gaps, token_gaps, ends_s, states, limits, costs, records, powered)
                     if outcome in (RECORD_FULL, STUCK):
                         fleet.replica = replica
                         return outcome
@@ -78,7 +80,7 @@ def run_fleet(
         if states[replica].given == sequences.shape[1] - 1:
             fleet.replica = replica
             if states[replica].next_s < at_s:
-                outcome = _advance(replica, at_s, sequences, memory, gaps, token_gaps, ends_s, states, limits, costs, records)
+                outcome = _advance(replica, at_s, sequences, memory, gaps, token_gaps, ends_s, states, limits, costs, records, powered)
                 if outcome in (RECORD_FULL, STUCK):
                     return outcome
             return NEEDS_ROOM
@@ -105,12 +107,17 @@ def _advance(
     limits: Records,
     costs: tuple[Any, ...],
     records: Records,
+    powered: tuple[Any, ...] | None,
 ) -> int:
-    """Run one replica."""
+    """Run one replica; the first two of `powered` have a row for each replica, the others are shared."""
+    own = None
+    if powered is not None:
+        of_replica = (powered[0][replica : replica + 1], powered[1][replica])
+        own = of_replica + powered[2:]  # unpacking does not compile
     return int(
         run_steps(
             sequences[replica], memory[replica], gaps[replica], token_gaps[replica], ends_s[replica], states[replica : replica + 1],
-            limits, costs, records[replica], until_s,
+            limits, costs, records[replica], own, until_s,
         )
     )  # fmt: skip
 

@@ -83,7 +83,7 @@ class StepSeconds:
 def step_seconds(table: StepTable, steps: pa.Table, *, kernel_factors: Mapping[str, float] | None = None) -> StepSeconds:
     """Return the time that steps of the given shapes (SHAPE_COLUMNS of `steps`) take under `table`.
 
-    Agrees with a replay's own prices to rounding (1e-12 relative). `kernel_factors` scales a kernel's whole time.
+    Agrees with a replay's own prices at the full clock to rounding (1e-12 relative). `kernel_factors` scales a kernel's whole time.
 
     Raises:
         InvariantError: a step is larger than the table's limits; select with `covered_steps` first.

@@ -51,6 +51,9 @@ STEPS_SCHEMA = pa.schema(
         pa.field("kv_blocks", pa.int64(), nullable=False),  # blocks in use during the step
         pa.field("preemptions", pa.int64(), nullable=False),  # since the step before was composed
         pa.field("replica", pa.int64(), nullable=False),
+        pa.field("clock_hz", pa.float64()),  # this and the next two are null where the device has no power
+        pa.field("energy_j", pa.float64()),  # of all ranks, idle power during the step included
+        pa.field("temperature_c", pa.float64()),  # at the step's end
     ]
 )
 """One row per step, in the order of their starts."""

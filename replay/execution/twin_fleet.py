@@ -8,6 +8,7 @@ from collections import deque
 from typing import Any
 
 from replay.execution.twin_engine import Chunk, Engine, Request
+from replay.execution.twin_power import Board
 from replay.execution.twin_prices import Prices
 from replay.provenance import Load
 
@@ -17,6 +18,7 @@ class Replica:
 
     def __init__(self, engine: Engine, prices: Prices) -> None:
         self.engine, self.prices = engine, prices
+        self.board = Board(prices, engine.table.power) if engine.table.power else None
         limits = engine.limits
         self.variants = set(limits.compile_bins[: limits.compiled_at_start])
         self.ready_s = limits.ready_s
@@ -75,9 +77,10 @@ class Replica:
         """Put a step behind those in flight."""
         step = _counts(chunks, self.engine)
         compile_s, eager = self.variant(step["tokens"])
-        step |= self.prices.price(step, eager=eager) | {"compile_s": compile_s}
-        step |= {"scheduled_s": now_s, "start_s": max(now_s, self.stages_left_s[0])}
-        at_s, duration_s = step["start_s"] + compile_s, self.duration_s(step)
+        start_s, idle_since_s = max(now_s, self.stages_left_s[0]), self.stages_left_s[0]
+        step |= {"compile_s": compile_s, "scheduled_s": now_s, "start_s": start_s}
+        step |= self.board.run(step, start_s - idle_since_s, eager=eager) if self.board else self.prices.price(step, eager=eager)
+        at_s, duration_s = start_s + compile_s, self.duration_s(step)
         for stage, share in enumerate(self.stage_shares):
             at_s = self.stages_left_s[stage] = max(at_s, self.stages_left_s[stage]) + duration_s * share
         step["end_s"] = at_s

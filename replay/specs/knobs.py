@@ -37,7 +37,7 @@ class KnobDefinition:
     stage: Stage
     """The stage that owns the knob: the one whose invariant it can break."""
     values: str
-    """`bool`, `int:1..8`, `int:1..8|auto` and `number:0..0.5` (bounds), `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model`, `name|auto`, `tables|none` or `a|b|c`."""
+    """`bool`, `int:1..8`, `int:1..8|auto` and `number:0..0.5` (bounds), `number:1..9|device`, `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model`, `name|auto`, `tables|none` or `a|b|c`."""
     default: Value
     revert_cost: RevertCost
     layers: tuple[str, ...] = ()
@@ -177,6 +177,10 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="which steps replay a captured graph: none, pure decode steps, or all that a size covers"),
         _knob("graph.sizes", "execution", "sizes", (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)), "restart",
               reported_as="cuda_graph_sizes, max capture size", meaning="token counts with a captured graph; a step is padded to the next one"),
+        _knob("power.cap_w", "execution", "number:1..100000|device", "device", "hot", reported_as="power limit, nvidia-smi -pl",
+              meaning="most watts that the moving average of each accelerator's power may reach; `device` = its board limit"),
+        _knob("power.max_clock_hz", "execution", "number:1e6..1e11|device", "device", "hot", reported_as="clock lock, nvidia-smi -lgc",
+              meaning="highest clock; `device` = the one that its peaks are stated at"),
         _knob("batching.max_running", "execution", "int:1..8192", 256, "restart", reported_as="max_running, max_num_seqs", meaning="sequences that run at once"),
         _knob("batching.max_batched_tokens", "execution", "int:1..131072", 2048, "restart", reported_as="max_num_batched_tokens, chunk_tokens",
               meaning="token budget of one step; prompts are cut into chunks that fit"),
@@ -257,9 +261,12 @@ def _accepts(values: str, value: object) -> tuple[bool, str]:
     if values == "ratio":
         return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1, "a number above 0 and at most 1"
     if values.startswith("number:"):
-        least_number, most_number = (float(bound) for bound in values[7:].split(".."))
+        bounds, _, word = values[7:].partition("|")
+        least_number, most_number = (float(bound) for bound in bounds.split(".."))
         real = isinstance(value, int | float) and not isinstance(value, bool)
-        return real and least_number <= value <= most_number, f"a number from {least_number:g} to {most_number:g}"  # type: ignore[operator]
+        inside = real and least_number <= value <= most_number  # type: ignore[operator]
+        wanted = f"a number from {least_number:g} to {most_number:g}" + (f' or "{word}"' if word else "")
+        return inside or (bool(word) and value == word), wanted
     if values.startswith("int:"):
         bounds, _, word = values[4:].partition("|")
         least, most = (int(bound) for bound in bounds.split(".."))

@@ -18,6 +18,7 @@ from replay.specs.model import ModelSpec
 from replay.tiling.bins import tile_decisions
 from replay.tiling.library import Cost, KernelLibrary
 from replay.tiling.memory import kv_pool
+from replay.tiling.power import power_decisions, step_power
 from replay.tiling.pricing import Pricer
 from replay.tiling.step_table import KERNEL_SCHEMA, MEASURED_SCHEMA, STAGE_SCHEMA, StepLimits, StepTable
 from replay.tiling.table_decisions import table_decisions
@@ -57,6 +58,7 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
         host_calls_s=_host_calls_s(plan, mapping, prefill=False),
         prefill_host_calls_s=_host_calls_s(plan, mapping, prefill=True),
         measured=_measured_table(tabulator.costs),
+        power=None if limits.inflight_steps > 1 else step_power(plan, hardware, mapping),
         stages=_stage_table(plan),
     )
     decisions = (
@@ -65,6 +67,7 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
         *table_decisions(plan.kernels, hardware, mapping, limits.max_batched_tokens),
         *tile_decisions(plan.kernels, hardware, mapping, limits.max_batched_tokens),
         *serving_decisions(model, mapping, limits),
+        *power_decisions(hardware, mapping, overlapping=limits.inflight_steps > 1),
     )
     return Schedule(plan=plan, table=table, decisions=decisions)
 

@@ -26,6 +26,7 @@ device work is the sum over kernels of calls x time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +85,39 @@ class KvPool:
     weights_bytes: float
     """Weights on each rank's device."""
     workspace_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPower:
+    """How the devices that run the steps draw power."""
+
+    idle_w: float
+    """Of each device, as all further figures."""
+    cap_w: float
+    """What the moving average of the power must keep."""
+    average_s: float
+    """Time constant of the moving average."""
+    ambient_c: float
+    throttle_c: float
+    """Temperature that the clock holds the device at or below."""
+    thermal_resistance_k_per_w: float
+    thermal_s: float
+    """Time constant of warming."""
+    memory_energy_j_per_byte: float
+    full_clock_hz: float
+    """Clock that the terms of the table hold at: at another one, compute times are longer in proportion, all others are not."""
+    clocks_hz: tuple[float, ...]
+    """Clocks that may be chosen, the highest first."""
+    ranks_count: int
+    """Devices that share each step; they draw alike."""
+    flop_energy_j: tuple[float, ...]
+    """Energy of a FLOP in each kernel, in the table's order."""
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> StepPower:
+        """Return what its JSON form says."""
+        tuples = {name: tuple(document[name]) for name in ("clocks_hz", "flop_energy_j")}
+        return cls(**{**document, **tuples})
 
 
 SCHEDULER_NAMES = ("chunked", "prefill_first", "static")
@@ -195,6 +229,8 @@ class StepTable:
     """STAGE_SCHEMA; empty where there is one stage. A step's device time is the sum over all stages. The next step can enter a stage that
     the one before it left, so that a full pipeline ends one step in the time of its slowest stage.
     """
+    power: StepPower | None = None
+    """None where nothing is known of it: steps then run at the full clock."""
 
     def eager_host_s(self, prefills: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
         """Return the host time of eager steps, by whether they have prefill tokens [steps]."""

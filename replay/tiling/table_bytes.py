@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from replay.lowering.kernel_plan import Decision
 from replay.provenance import canonical_json
-from replay.tiling.step_table import KvPool, StepLimits, StepTable
+from replay.tiling.step_table import KvPool, StepLimits, StepPower, StepTable
 
 TABLES = ("kernels", "token_terms", "sequence_terms", "decode_terms", "prefill_terms", "capture", "measured", "stages")
 _REST = b"replay.rest"
@@ -48,6 +48,8 @@ def unpack(key: str, data: bytes) -> tuple[StepTable, tuple[Decision, ...]] | No
     rest = document["table"]
     limits = rest["limits"] | {"compile_bins": tuple(rest["limits"]["compile_bins"])}
     rest |= {"pool": KvPool(**rest["pool"]), "limits": StepLimits(**limits)}
+    if rest["power"] is not None:
+        rest["power"] = StepPower.from_document(rest["power"])
     return StepTable(**tables, **rest), tuple(Decision(**decision) for decision in document["decisions"])
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replay.execution.tables import COMPLETED
 from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAMES, WARMUP_NAMES
-from tests.step_tables import captured_table, make_limits, make_pool, make_trace, random_table, staged
+from tests.step_tables import captured_table, make_limits, make_pool, make_trace, random_power, random_table, staged
 
 GAP_S = 2.0**-10
 """Gaps between arrivals are whole multiples of it: sums of them are exact, and so is any such time scaled by a power of two."""
@@ -24,9 +24,9 @@ def schedulers(draw, budget):
 
 
 @st.composite
-def replay_cases(draw, *, ample=False, compiles=False, **rules):
-    """(trace, table); with `ample` every request fits and no pool or context limit is ever felt; with `compiles` kernels may be compiled
-    under traffic; `rules` are fields of StepLimits."""
+def replay_cases(draw, *, ample=False, powered=False, compiles=False, **rules):
+    """(trace, table); with `ample` every request fits and no pool or context limit is ever felt; with `powered` the device has power;
+    with `compiles` kernels may be compiled under traffic; `rules` are fields of StepLimits."""
     gaps = [GAP_S * steps for steps in draw(st.lists(st.one_of(st.just(0), st.integers(0, 300)), min_size=1, max_size=10))]
     prompts = draw(st.lists(st.integers(1, 40), min_size=len(gaps), max_size=len(gaps)))
     outputs = draw(st.lists(st.integers(1, 12), min_size=len(gaps), max_size=len(gaps)))
@@ -55,7 +55,7 @@ def replay_cases(draw, *, ample=False, compiles=False, **rules):
         "compile_max_variants": draw(st.none() | st.integers(1, 4)),
     }
     limits = replace(limits, **(compile_rules if compiles else {}), **rules)
-    if not limits.async_scheduling and "inflight_steps" not in rules:
+    if not (limits.async_scheduling or powered or "inflight_steps" in rules):
         limits = replace(limits, inflight_steps=draw(st.sampled_from([1, 1, 2, 3, 4])))
     sizes = draw(st.lists(st.integers(1, limits.max_batched_tokens), max_size=3))
     table = random_table(
@@ -66,7 +66,8 @@ def replay_cases(draw, *, ample=False, compiles=False, **rules):
     )
     stages = draw(st.integers(1, 4)) if limits.inflight_steps > 1 else 1
     counts = st.lists(st.integers(0, 3), min_size=stages, max_size=stages)
-    return trace, staged(table, {kernel: draw(counts) for kernel in ("tokens_0", "tokens_1", "decode_attention_0")})
+    table = staged(table, {kernel: draw(counts) for kernel in ("tokens_0", "tokens_1", "decode_attention_0")})
+    return trace, random_power(draw(st.integers(0, 2**32)), table) if powered else table
 
 
 def completed(requests: pa.Table) -> dict[str, np.ndarray]:

@@ -39,7 +39,7 @@ def with_limits(table, **changes):
 
 @st.composite
 def fleet_cases(draw):
-    trace, table = draw(replay_cases(compiles=True))
+    trace, table = draw(replay_cases(compiles=True, powered=draw(st.booleans())))
     count = trace.requests.num_rows
     load = draw(
         st.none()

@@ -14,7 +14,7 @@ from replay.execution.engine import replay
 from replay.execution.step_costs import step_seconds
 from replay.execution.twin import replay_twin
 from tests.execution.replay_cases import columns, replay_cases
-from tests.step_tables import captured_table, constant_table, make_limits, make_pool, make_trace, random_table
+from tests.step_tables import captured_table, constant_table, make_limits, make_pool, make_trace, powered, random_table
 
 
 def distribution(result):
@@ -60,6 +60,33 @@ def test_loop_and_twin_give_equal_tables_bit_by_bit(case):
     assert compiled.requests.equals(plain.requests)
     assert compiled.steps.equals(plain.steps)
     assert distribution(compiled) == distribution(plain)
+
+
+@settings(max_examples=100, deadline=None)
+@given(replay_cases(powered=True, compiles=True), st.lists(st.floats(0.5, 2.0), min_size=8, max_size=8))
+def test_loop_and_twin_agree_on_clocks_energies_and_temperatures(case, factors):
+    """Invariant 9."""
+    trace, table = case
+    named = dict(zip(table.kernels["kernel"].to_pylist(), factors, strict=True))
+    compiled, plain = replay(trace, table, kernel_factors=named), replay_twin(trace, table, kernel_factors=named)
+    assert compiled.requests.equals(plain.requests)
+    assert compiled.steps.equals(plain.steps)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_long_replays_at_many_clocks_agree_and_can_be_drained_in_the_middle(monkeypatch, seed, asynchronous):
+    trace, table = quiet_case(seed, async_scheduling=asynchronous)
+    clocks_hz = np.linspace(1e9, 0.2e9, 50)
+    board = {"clocks_hz": clocks_hz, "memory_energy_j_per_byte": 60.0, "average_s": 0.5}
+    free = columns(replay(trace, powered(table, **board)).steps)
+    mean_w = free["energy_j"].sum() / (free["end_s"] - free["start_s"]).sum()
+    table = powered(table, **board, cap_w=100.0 + 0.8 * (mean_w - 100.0))
+    whole = replay(trace, table)
+    assert len(set(whole.steps["clock_hz"].to_pylist())) >= 4
+    assert whole.steps.equals(replay_twin(trace, table).steps)
+    monkeypatch.setattr(engine, "RECORD_STEPS", 7)
+    assert replay(trace, table) == whole
 
 
 def test_the_crowded_example_preempts_and_rejects():
