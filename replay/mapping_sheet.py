@@ -34,6 +34,7 @@ SHEET_SCHEMA = pa.schema(
         ("split", pa.string()),
         ("waves", pa.float64()),
         ("padding_ratio", pa.float64()),
+        ("imbalance_ratio", pa.float64()),  # rows of the busiest expert-parallel rank over those of the mean one, mean over layers
         ("unit_memory_bytes", pa.float64()),  # of a unit, by one tile
         ("accumulator_bytes", pa.float64()),
         ("spilled_bytes", pa.float64()),  # of accumulators that do not fit the registers
@@ -137,6 +138,12 @@ def mapping_sheet(schedule: Schedule, hardware: HardwareSpec, mapping: MappingSp
     return pa.Table.from_pylist(rows, schema=SHEET_SCHEMA)
 
 
+def imbalance_ratios(kernel: Kernel) -> tuple[float, ...]:
+    """Return rows of the busiest rank over those of the mean one by layer with experts (one entry: all alike); empty without such ranks."""
+    loads = None if kernel.is_dense or not kernel.backends else kernel.experts.loads
+    return loads.imbalance_ratios if loads is not None and loads.ranks_count > 1 else ()
+
+
 def step_totals(table: StepTable, steps: tuple[StepShape, ...]) -> tuple[StepTotal, ...]:
     """Return what each step takes as a whole."""
     found = []
@@ -205,6 +212,8 @@ def _product(kernel: Kernel, phase: int, rows: int, pricer: Pricer) -> dict[str,
         "weights_format": kernel.weights_format,
         "activations_format": kernel.activations_format,
     }
+    if not kernel.is_dense:
+        shown["imbalance_ratio"] = float(np.mean(imbalance_ratios(kernel))) if imbalance_ratios(kernel) else None
     if bin_.backend != "matrix":
         return shown
     choice = pricer.product(kernel, np.array([float(rows)]), bin_)

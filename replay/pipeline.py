@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from replay.specs.hardware import HardwareSpec
     from replay.specs.mapping import MappingSpec
     from replay.specs.model import ModelSpec
+    from replay.specs.routing import ExpertLoad
     from replay.tiling.step_table import StepTable
 
 
@@ -42,17 +43,27 @@ class TableCache(Protocol):
         ...
 
 
-def compile_mapping(model: ModelSpec, hardware: HardwareSpec, mapping: MappingSpec, *, cache: TableCache | None = None) -> Schedule:
+def compile_mapping(
+    model: ModelSpec,
+    hardware: HardwareSpec,
+    mapping: MappingSpec,
+    *,
+    routing: ExpertLoad | None = None,
+    cache: TableCache | None = None,
+) -> Schedule:
     """Return the schedule of a mapping: stages 2 and 3. A cache changes nothing but the time that takes.
 
+    `routing` is how often the trace chooses the model's experts, where that is known.
+
     Raises:
-        SpecError: the mapping's tensor-parallel ranks do not divide the model.
+        SpecError: the mapping's ranks or stages do not divide the model, or they share its experts and nothing says how those are chosen.
     """
     there = mapping.only_on(hardware.name)
-    plan = plan_kernels(model, hardware, there)
+    plan = plan_kernels(model, hardware, there, routing)
     if cache is None:
         return schedule(plan, model, hardware, there)
-    key = digest_document([cache.edition, model.digest, hardware.digest, there.digest])
+    chosen = None if routing is None or model.experts is None else routing.digest
+    key = digest_document([cache.edition, model.digest, hardware.digest, there.digest, chosen])
     data = cache.read(key)
     kept = None if data is None else unpack(key, data)
     if kept is not None:
@@ -104,7 +115,9 @@ class Replayer:
     def schedule(self, mapping: MappingSpec) -> Schedule:
         """Return the mapping's schedule."""
         return self._schedules.get(mapping.digest) or self._remember(
-            self._schedules, mapping.digest, compile_mapping(self.model, self.hardware, mapping, cache=self._cache)
+            self._schedules,
+            mapping.digest,
+            compile_mapping(self.model, self.hardware, mapping, routing=self.trace.expert_load, cache=self._cache),
         )
 
     def table(self, mapping: MappingSpec) -> StepTable:

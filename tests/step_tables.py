@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from replay.ingress.trace import TRACE_SCHEMA, Trace, build_trace
 from replay.provenance import TraceProvenance
-from replay.tiling.step_table import KERNEL_SCHEMA, TERMS, KvPool, StepLimits, StepTable
+from replay.tiling.step_table import KERNEL_SCHEMA, STAGE_SCHEMA, TERMS, KvPool, StepLimits, StepPower, StepTable
 
 AMPLE = 1_000_000
 
@@ -198,6 +199,50 @@ def random_table(seed: int, **more: Any) -> StepTable:
     for name in ("host_launch_s", "host_graph_launch_s"):
         more.setdefault(name, float(draw.uniform(0.0, 0.02)))
     return assemble_table(kernels, terms, knots, grid=grid, **more)
+
+
+def staged(table: StepTable, calls: dict[str, Sequence[int]], **limits: Any) -> StepTable:
+    """The table with its kernels' calls in each pipeline stage, as many as each says, and other limits."""
+    rows = [
+        {"kernel": kernel, "stage": stage, "calls_count": count} for kernel, counts in calls.items() for stage, count in enumerate(counts)
+    ]
+    stages = pa.Table.from_pylist(rows, schema=STAGE_SCHEMA)
+    return replace(table, stages=stages, limits=replace(table.limits, pipeline_stages=len(next(iter(calls.values()))), **limits))
+
+
+def powered(
+    table: StepTable, *, flop_energy_j: float = 0.0, ranks_count: int = 1, clocks_hz: Sequence[float] = (1e9,), **more: float
+) -> StepTable:
+    """The table on a device of 1 GHz that idles at 100 W and 30 degrees and has no limits unless `more`, fields of StepPower, says so."""
+    figures = {
+        "idle_w": 100.0, "cap_w": math.inf, "average_s": 1.0, "ambient_c": 30.0, "throttle_c": math.inf, "thermal_resistance_k_per_w": 0.0,
+        "thermal_s": 10.0, "memory_energy_j_per_byte": 0.0,
+    }  # fmt: skip
+    energies = (flop_energy_j,) * table.kernels.num_rows
+    power = StepPower(full_clock_hz=1e9, clocks_hz=tuple(clocks_hz), ranks_count=ranks_count, flop_energy_j=energies, **(figures | more))
+    return replace(table, power=power)
+
+
+def random_power(seed: int, table: StepTable) -> StepTable:
+    """The table with arbitrary FLOPs on a device whose limits are felt in some steps and not in others."""
+    draw = np.random.default_rng(seed)
+    kernels = table.kernels
+    for place, name in enumerate(kernels.column_names):
+        if name.startswith("flops_"):
+            kernels = kernels.set_column(place, kernels.schema.field(name), pa.array(draw.uniform(0.0, 1.0, kernels.num_rows)))
+    clocks = np.sort(draw.uniform(0.2e9, 1e9, int(draw.integers(1, 12))))[::-1]
+    return powered(
+        replace(table, kernels=kernels),
+        flop_energy_j=float(draw.choice([0.0, 0.01, 0.1])),
+        ranks_count=int(draw.integers(1, 4)),
+        clocks_hz=[1e9, *clocks],
+        cap_w=float(draw.choice([50.0, 101.0, 110.0, 150.0, 1000.0])),
+        memory_energy_j_per_byte=float(draw.choice([0.0, 1.0, 100.0])),
+        average_s=float(draw.choice([1e-4, 0.1, 10.0])),
+        thermal_resistance_k_per_w=float(draw.choice([0.0, 0.1])),
+        throttle_c=float(draw.choice([40.5, 42.0, 90.0])),
+        thermal_s=float(draw.choice([1e-3, 1.0])),
+    )
 
 
 def length_only_trace() -> Trace:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from gates.attribution.growth import ALL_STEPS, Growth, growth_that_counts, step_growths
@@ -122,7 +121,7 @@ def _split(table: StepTable, steps: pa.Table) -> Split:
     prefill = steps["prefill_tokens"].to_numpy() > 0
     phases = {name: mask for name, mask in (("prefill", prefill), ("decode", ~prefill)) if mask.any()}
     seconds = step_seconds(table, steps)
-    host_s = np.maximum(seconds.host_s - seconds.device_s, 0.0) + swap_seconds(table, steps)
+    host_s = seconds.duration_s - seconds.device_s + swap_seconds(table, steps)
     for phase, mask in phases.items():
         split[phase, HOST, HOST_WAIT] = float(host_s[mask].sum())
     for kernel in price_kernels(table, steps):

@@ -22,8 +22,8 @@ VERBS = {
     "trace": "Import, describe, cut or make request traces.",
     "map": "Print the operator-to-kernel mapping sheet, or what changes between two mappings.",
     "tune": "Write a mapping tuned for the shape mix of a trace.",
-    "fidelity": "Compare predicted with measured kernel times.",
-    "calibrate": "Fit the hardware model to measured kernels.",
+    "fidelity": "Compare predicted with measured kernel times, or with a server's request log.",
+    "calibrate": "Fit the hardware model to measured kernels, or a step model to a server's request log.",
     "validate": "Check files that people write against their schemas.",
     "demo": "Copy the shipped sample project into a folder.",
 }

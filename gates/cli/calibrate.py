@@ -1,8 +1,7 @@
-"""`replay calibrate`: fit the hardware model to measured kernels."""
+"""`replay calibrate`: fit the hardware model to measured kernels, or a step model to a server's request log."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gates.cli.progress import note
+from gates.cli.run_log import calibrate_run, refuse_together, require_scipy
 from replay.catalog.calibration import read_calibration
 from replay.documents import check, write_atomic
 from replay.errors import SpecError
@@ -28,25 +28,49 @@ if TYPE_CHECKING:
     "--measurements",
     "files",
     multiple=True,
-    required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Measured kernels (CSV); repeat for several.",
 )
+@click.option("--from-run", "run", type=click.Path(path_type=Path), metavar="LOG", help="Per-request log of a server (vLLM, JSON Lines).")
+@click.option("--meta", type=click.Path(path_type=Path), metavar="FILE", help="The run's settings (default: the meta.json beside LOG).")
+@click.option("--prefixes", type=click.Path(path_type=Path), metavar="TRACE", help="Trace of the run's requests with prefix blocks.")
 @click.option("--hardware", metavar="NAME", help="Only this accelerator.")
 @click.option("--stack", metavar="NAME", help="Only this software stack.")
 @click.option("--family", metavar="NAME", help="Only this kernel family.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder for <accelerator>.json.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Folder for <accelerator>.json or <log>.json.")
 @click.option("--update", is_flag=True, help="Keep what DIR/<accelerator>.json holds of kernels that are not fitted now.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), help="Fits at once (default: the processors).")
-def command(files: tuple[Path, ...], out: Path, update: bool, seed: int, jobs: int | None, **only: str | None) -> None:
-    """Fit few physical parameters per device, stack and kernel family by robust log error, and a small residual.
+def command(
+    files: tuple[Path, ...],
+    run: Path | None,
+    meta: Path | None,
+    prefixes: Path | None,
+    out: Path,
+    update: bool,
+    seed: int,
+    jobs: int | None,
+    **only: str | None,
+) -> None:
+    """Fit few physical parameters to measured kernels, or with --from-run to a server's request log.
 
-    Six tenths of the shape groups are fitted; the errors written are over the others. Needs scipy (`pip install replay-gate[calibrate]`).
+    Kernels: per device, stack and family, by robust log error, and a small residual. Six tenths of the shape groups are fitted; the
+    errors written are over the others. A log: what a step costs, in seven numbers and the start-up of the run, fitted on the first half
+    of its requests; the errors written are over the second half. Needs scipy (`pip install replay-gate[calibrate]`).
     """
-    if importlib.util.find_spec("scipy") is None:
-        raise SpecError("scipy", "it is not installed", "scipy, which fits need", "pip install 'replay-gate[calibrate]'")
+    if (run is None) == (not files):
+        raise click.UsageError("give either --measurements or --from-run")
+    if run is not None:
+        refuse_together("--from-run", {"--update": update, "--jobs": jobs, **{f"--{name}": value for name, value in only.items()}})
+        calibrate_run(run, out, meta, prefixes)
+        return
+    refuse_together("--measurements", {"--meta": meta, "--prefixes": prefixes})
+    require_scipy()
+    _calibrate_kernels(files, out, update, seed, jobs, only)
+
+
+def _calibrate_kernels(files: tuple[Path, ...], out: Path, update: bool, seed: int, jobs: int | None, only: dict[str, str | None]) -> None:
     from replay.calibration.calibrate import calibrate
     from replay.calibration.measured import MeasuredSet, joined
     from replay.calibration.reader import read_measurements

@@ -15,6 +15,7 @@ from gates.cli.inputs import (
     chosen_model,
     current_project,
     load_hardware,
+    load_traces,
     measurements_option,
     model_source,
     project_folder,
@@ -26,12 +27,14 @@ from gates.cli.table_csv import table_csv
 from replay.errors import SpecError
 
 if TYPE_CHECKING:
+    from gates.project import Project
     from replay.mapping_sheet import StepShape
     from replay.specs.hardware import HardwareSpec
     from replay.specs.model import ModelSpec
+    from replay.specs.routing import ExpertLoad
     from replay.tiling.schedule import Schedule
 
-_OF_A_MAPPING = ("mapping", "diff", "sequences", "context", "prompt", "measurements", "no_cache")
+_OF_A_MAPPING = ("mapping", "diff", "trace", "sequences", "context", "prompt", "measurements", "no_cache")
 _OF_A_GRAPH = ("batch", "axes", "fusion")
 
 
@@ -40,6 +43,9 @@ _OF_A_GRAPH = ("batch", "axes", "fusion")
 @click.option("--diff", nargs=2, metavar="A B", help="Two mappings: print only what changes from A to B and which operators it moves.")
 @click.option("--model", metavar="NAME|FILE", help="Catalog name, Hugging Face config.json or ONNX file (default: the project's).")
 @click.option("--hardware", metavar="NAME|FILE", help="Catalog name or description (default: the project's first).")
+@click.option(
+    "--trace", metavar="FILE", help="Trace whose expert load is used (default: the project's first, where the model has experts)."
+)
 @click.option("--sequences", type=click.IntRange(min=1), default=32, show_default=True, help="Sequences of the decode step shown.")
 @click.option("--context", type=click.IntRange(min=1), default=1024, show_default=True, help="Their context length in tokens.")
 @click.option("--prompt", type=click.IntRange(min=1), default=1024, show_default=True, help="Prompt tokens of the prefill step shown.")
@@ -93,7 +99,8 @@ def _render_mappings(model: str | None, hardware: str | None, options: dict[str,
     arms = [chosen_mapping(mapping, project)] if diff is None else [read_arm(source, role="diff", folder=folder) for source in diff]
     spec = chosen_model(model, arms[0], project)
     device, cache = load_hardware([hardware] if hardware else [], project, options["measurements"])[0], user_cache(options["no_cache"])
-    compiled = [compile_mapping(spec, device, arm.mapping, cache=cache) for arm in arms]
+    routing = _routing(options["trace"], spec, project)
+    compiled = [compile_mapping(spec, device, arm.mapping, routing=routing, cache=cache) for arm in arms]
     say_unused(device, *(done.table for done in compiled))
     asked = {name: options[name] for name in ("sequences", "context", "prompt")}
     steps = _steps(compiled, **asked)
@@ -101,6 +108,14 @@ def _render_mappings(model: str | None, hardware: str | None, options: dict[str,
     if diff is None:
         return _sheet(arms[0], compiled[0], device, steps, form)
     return _diff(arms, compiled, spec, device, steps, form)
+
+
+def _routing(trace: str | None, model: ModelSpec, project: Project | None) -> ExpertLoad | None:
+    """Return the expert load of the trace named on the command line, else of the project's first; None where the model has no experts."""
+    named = trace is not None or (project is not None and project.traces)
+    if model.experts is None or not named:
+        return None
+    return load_traces([trace] if trace else [], project)[0][0].expert_load
 
 
 def _steps(compiled: Sequence[Schedule], *, sequences: int, context: int, prompt: int) -> tuple[StepShape, ...]:
@@ -134,7 +149,7 @@ def _say_limits(compiled: Sequence[Schedule], asked: dict[str, int], steps: tupl
 def _sheet(arm: ArmSource, compiled: Schedule, device: HardwareSpec, steps: tuple[StepShape, ...], form: str) -> str:
     from gates.render.sheet import render_sheet
     from replay.documents import pretty_json
-    from replay.mapping_sheet import mapping_sheet, step_totals
+    from replay.mapping_sheet import imbalance_ratios, mapping_sheet, step_totals
 
     sheet = mapping_sheet(compiled, device, arm.mapping, steps)
     if form == "csv":
@@ -142,7 +157,9 @@ def _sheet(arm: ArmSource, compiled: Schedule, device: HardwareSpec, steps: tupl
     totals = [{**asdict(total), "time_s": total.time_s} for total in step_totals(compiled.table, steps)]
     decisions = [{"knob": d.knob, "requested": d.requested, "effective": d.effective, "reason": d.reason} for d in compiled.decisions]
     if form == "json":
-        return pretty_json({"kernels": sheet.to_pylist(), "steps": totals, "decisions": decisions})
+        by_layer = [ratio for kernel in compiled.plan.kernels for ratio in imbalance_ratios(kernel)]
+        document = {"kernels": sheet.to_pylist(), "steps": totals, "decisions": decisions, "expert_imbalance_ratios": by_layer}
+        return pretty_json(document)
     return render_sheet(sheet.to_pylist(), totals, decisions)
 
 

@@ -120,5 +120,7 @@ def _lines(done: Run, trace: Trace, folder: Path, summary: dict[str, Any]) -> li
         f"  MFU {summary['mfu_ratio']:.1%} of {format_si(done.reference_flops_per_s, 'FLOP/s')} while busy"
         f" ({summary['busy_ratio']:.1%} of the time), {summary['steps_count']} steps, {summary['preemptions_count']} preemptions"
     )
+    if summary["joules_per_token"] is not None:
+        lines.append(f"  {format_si(summary['joules_per_token'], 'J')} a token, {format_si(summary['energy_j'], 'J')} in all")
     lines += [f"  {count} requests can never fit: {reason}" for reason, count in done.rejected]
     return [*lines, f"  files: {folder}"]

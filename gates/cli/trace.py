@@ -12,11 +12,15 @@ from replay.names import safe_name
 
 if TYPE_CHECKING:
     from replay.ingress.trace import Trace
+    from replay.specs.routing import ExpertLoad
 
 _FORM = click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 _OUT = click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="Trace to write (.parquet or .jsonl).")
 _NAME = click.option("--name", metavar="TEXT", help="Name of the trace (default: the output file's where it differs from FILE's).")
 _FILE = click.argument("file", type=click.Path(path_type=Path))
+
+
+UNIFORM = "uniform"
 
 
 @click.group("trace")
@@ -32,19 +36,39 @@ def command() -> None:
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of generated arrivals.")
 @click.option("--origin", metavar="TEXT", help="State that the requests were recorded, and where; for files that do not say.")
+@click.option(
+    "--expert-load",
+    metavar="FILE|uniform",
+    help="How often each expert was chosen (JSON, schema expert-load.v1), or a statement that all were chosen equally often.",
+)
 @_NAME
 @_FORM
-def import_(file: Path, out: Path, rate: float | None, seed: int, origin: str | None, name: str | None, form: str) -> None:
+def import_(out: Path, name: str | None, form: str, **options: Any) -> None:
     """Read a trace in any known format and write it in the native one, with its provenance."""
     from replay.ingress.normalize import stated_as_recorded, with_poisson_arrivals
     from replay.ingress.reader import read_trace
+    from replay.ingress.trace import with_expert_load
 
+    file, rate, load = options["file"], options["rate"], options["expert_load"]
     trace = read_trace(file)
     if rate is not None:
-        trace = with_poisson_arrivals(trace, rate_per_s=rate, seed=seed)
-    if origin is not None:
-        trace = stated_as_recorded(trace, origin=origin)
+        trace = with_poisson_arrivals(trace, rate_per_s=rate, seed=options["seed"])
+    if options["origin"] is not None:
+        trace = stated_as_recorded(trace, origin=options["origin"])
+    if load is not None:
+        trace = with_expert_load(trace, _expert_load(load))
     _write(_named(trace, name, file, out), out, form)
+
+
+def _expert_load(source: str) -> ExpertLoad:
+    """Return the load in a file, or the statement that routing is uniform."""
+    from replay.documents import read_json_object
+    from replay.ingress.native import read_load
+    from replay.specs.routing import ExpertLoad
+
+    if source == UNIFORM:
+        return ExpertLoad(origin="stated as uniform on import")
+    return read_load(read_json_object(Path(source), "an expert load (JSON)"), source)
 
 
 @command.command("info")

@@ -110,5 +110,5 @@ def _tuned(arm: ArmSource, replayer: Replayer, trace: Trace, objective: str, rep
     if objective == "p99":
         return tail_text(TailTuner(replayer, most_replays=replays, progress=note).tune(arm.mapping), name, heading)
     steps = replayer.run(arm.mapping).steps
-    tuner = Tuner(model=replayer.model, hardware=replayer.hardware, steps=steps, progress=note)
+    tuner = Tuner(model=replayer.model, hardware=replayer.hardware, steps=steps, progress=note, routing=trace.expert_load)
     return tuned_text(tuner.tune(arm.mapping), name, heading)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from replay.assembly.layers import ALL_LAYERS, layer_table, share_time
 from replay.assembly.metrics import request_metrics
 from replay.assembly.percentile import percentile, weighted_percentile
+from replay.assembly.power import window_power
 from replay.assembly.run import Run
 from replay.assembly.windows import window_count, window_length_s, window_table
 from replay.execution.admission import count_rejections
@@ -53,7 +54,7 @@ def assemble(
         requests=request_metrics(replayed),
         steps=replayed.steps,
         layers=layer_table(shares),
-        windows=window_table(shares),
+        windows=window_table(shares, window_power(replayed, table, shares.tokens, window_s)),
         window_s=window_s,
         reference_flops_per_s=table.reference_flops_per_s,
         rejected=count_rejections(replayed.requests, table),
@@ -70,10 +71,12 @@ def summary(run: Run) -> dict[str, Any]:
     `span_s` runs from time 0 to the last step's end. `sustained_flops_per_s`, `mfu_ratio` and `throughput_tokens_per_s` are over
     busy time, all replicas' added up, their `wall_clock_` forms over the span (MFU of all replicas); all are 0 where nothing ran.
     `memory_stall_ratio` is by layer type, `host` and `all` (the whole busy time) included.
+    `energy_j` is of all ranks of all replicas over the span, None where the device has no power, as what is divided from it.
     """
     totals = run.windows.filter(pc.equal(run.windows["layer_type"], ALL_LAYERS))
     flops, tokens, stall_s = (_total(totals, name) for name in ("flops", "tokens", "memory_stall_s"))
     busy_s, span_s = run.busy_s, float(pc.max(run.steps["end_s"]).as_py() or 0.0)
+    energy_j = pc.sum(totals["energy_j"]).as_py()
     replicas_span_s = run.replicas_count * span_s
     stall = {row["layer_type"]: row["memory_stall_ratio"] for row in run.layers.to_pylist()}
     return {
@@ -94,6 +97,9 @@ def summary(run: Run) -> dict[str, Any]:
         "reference_flops_per_s": run.reference_flops_per_s,
         "sustained_flops_per_s": _share(flops, busy_s),
         "mfu_ratio": _share(flops, busy_s * run.reference_flops_per_s),
+        "energy_j": energy_j,
+        "joules_per_token": _per(energy_j, tokens),
+        "joules_per_output_token": _per(energy_j, _total(run.steps, "output_tokens")),
         "wall_clock_mfu_ratio": _share(flops, replicas_span_s * run.reference_flops_per_s),
         "memory_stall_ratio": {**stall, ALL_LAYERS: _share(stall_s, busy_s)},
         "percentiles": {name: _percentiles(run.requests[name]) for name in SUMMARY_METRICS} | {"token_gap_s": _gap_percentiles(run)},
@@ -112,6 +118,10 @@ def _gap_percentiles(run: Run) -> dict[str, float | None]:
 
 def _total(table: pa.Table, name: str) -> float:
     return float(pc.sum(table[name]).as_py() or 0.0)
+
+
+def _per(amount: float | None, units: float) -> float | None:
+    return None if amount is None or units == 0 else amount / units
 
 
 def _share(amount: float, whole: float) -> float:

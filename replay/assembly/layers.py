@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from replay.assembly.busy import busy_seconds
 from replay.assembly.run import LAYERS_SCHEMA
 from replay.errors import InvariantError
 from replay.execution.cost_arrays import flatten, kernel_rows
@@ -19,17 +20,18 @@ from replay.tiling.step_table import StepTable
 from replay.tiling.terms import combine
 
 HOST_LAYER = "host"
-"""Time that steps waited for the host after their device work was done, and in which they moved cache blocks to host memory and back."""
+"""Time that steps waited for the host after their device work was done, for kernels to be compiled, or for cache blocks to move to host
+memory and back."""
 ALL_LAYERS = "all"
 PRICE_TOLERANCE = 1e-9
 """Relative; rounding of a sum over kernels in another order is far below it, another table or factor far above."""
 
 STEP_COLUMNS = (
-    "start_s", "end_s", "device_s", "host_s", "tokens", "sequences", "decode_sequences", "decode_context_tokens",
+    "start_s", "end_s", "compile_s", "device_s", "host_s", "tokens", "sequences", "decode_sequences", "decode_context_tokens",
     "prefill_tokens", "prefill_pairs", "recomputed_tokens", "output_tokens", "captured_tokens",
 )  # fmt: skip
 """What `replay.assembly.tally` reads of a step, in its order."""
-_ATTENTION_SUMS = ("launch_s", "compute_s", "memory_s", "sync_s", "bytes", "time_s", "memory_stall_s")
+_KERNEL_SUMS = ("launch_s", "compute_s", "memory_s", "sync_s", "bytes", "time_s", "memory_stall_s")
 _TOTALS = ("time_s", "compute_s", "memory_s", "launch_s", "sync_s", "memory_stall_s", "bytes")
 
 
@@ -68,16 +70,18 @@ def share_time(
     kernels, factors, costs = table.kernels.to_pylist(), check_factors(table, kernel_factors), flatten(table, kernel_factors)
     layers = tuple(dict.fromkeys(entry["layer_type"] for entry in kernels))
     rows = {axis: _AxisRows(table, axis, layers, factors) for axis in ("tokens", "sequences")}
-    attention = {axis: [entry for entry in kernels if entry["axis"] == axis] for axis in ("decode_attention", "prefill_attention")}
-    places = [np.array([layers.index(entry["layer_type"]) for entry in found], dtype=np.int64) for found in attention.values()]
+    by_axis = [[entry for entry in kernels if entry["axis"] == axis] for axis in (*rows, "decode_attention", "prefill_attention")]
+    places = [np.array([layers.index(entry["layer_type"]) for entry in found], dtype=np.int64) for found in by_axis]
     by_layer, amounts = np.zeros((windows, len(layers) + 2, 2)), np.zeros((windows, 5))
     uses = [np.zeros(len(part.by_layer), dtype=np.int64) for part in rows.values()]
-    sums = [np.zeros((len(found), len(_ATTENTION_SUMS))) for found in attention.values()]
+    sums = [np.zeros((len(found), len(_KERNEL_SUMS))) for found in by_axis]
     steps = {name: _read_only(replay.steps[name].to_numpy()) for name in STEP_COLUMNS}
+    if not table.limits.host_overlap:  # then all of the host's time is beside the device's, not what it lasts longer
+        steps["compile_s"] = _read_only(steps["compile_s"] + np.minimum(steps["device_s"], steps["host_s"]))
     swap_s = _read_only(swap_seconds(table, replay.steps))
     tally(
-        (*steps.values(), swap_s),
-        (*(part.by_layer for part in rows.values()), *places),
+        (*steps.values(), _slowdowns(replay.steps, table), busy_seconds(replay.steps), swap_s),
+        (*(part.by_layer for part in rows.values()), *(part.terms for part in rows.values()), *places),
         (costs.decode, costs.context_knots, costs.prefill, costs.token_knots, costs.keys_knots),
         window_s,
         (by_layer, amounts, *uses, *sums, np.zeros((len(layers), 2))),
@@ -86,14 +90,14 @@ def share_time(
     totals = {layer: dict.fromkeys(_TOTALS, 0.0) for layer in layers}
     for part, used in zip(rows.values(), uses, strict=True):
         part.add_totals(totals, used)
-    for found, kernel_sums in zip(attention.values(), sums, strict=True):
+    for found, kernel_sums in zip(by_axis, sums, strict=True):
         for entry, kernel_sum in zip(found, kernel_sums, strict=True):
             weight = entry["calls_count"] * factors.get(entry["kernel"], 1.0)
-            for name, amount in zip(_ATTENTION_SUMS, kernel_sum, strict=True):
+            for name, amount in zip(_KERNEL_SUMS, kernel_sum, strict=True):
                 totals[entry["layer_type"]][name] += weight * float(amount)
-    first_tokens = window_tokens(
-        replay.requests["first_token_s"].drop_null().to_numpy(), steps["start_s"], steps["end_s"], window_s, windows
-    )
+    first_tokens = np.zeros(windows, dtype=np.int64)
+    for first_token_s, start_s, end_s in _by_replica(replay, table.limits.replicas_count):
+        first_tokens += window_tokens(first_token_s, start_s, end_s, window_s, windows)
     return TimeShares(
         layers=(*layers, HOST_LAYER, ALL_LAYERS),
         time_s=by_layer[:, :, 0],
@@ -108,7 +112,7 @@ def layer_table(shares: TimeShares) -> pa.Table:
     """Return LAYERS_SCHEMA over the whole replay: layer types in the table's order, then `host`.
 
     `host` holds what steps waited beyond the device and for swapped blocks (as `launch_s`), so that time_s of all rows adds up to busy
-    time.
+    time; to more, where steps overlap in a pipeline.
     """
     host_s = float(shares.time_s[:, -2].sum())
     totals = {**shares.totals, HOST_LAYER: dict.fromkeys(_TOTALS, 0.0) | {"time_s": host_s, "launch_s": host_s}}
@@ -126,10 +130,10 @@ class _AxisRows:
     def __init__(self, table: StepTable, axis: str, layers: tuple[str, ...], factors: Mapping[str, float]) -> None:
         terms = {"tokens": table.token_terms, "sequences": table.sequence_terms}[axis]
         self.entries = [entry for entry in table.kernels.to_pylist() if entry["axis"] == axis]
-        self.kernels = []
+        self.kernels, self.terms = [], kernel_rows(table, axis, terms, factors)
         self.by_layer: Floats = np.zeros((terms.num_rows, len(layers), 2))
         """Times and memory stalls of a step [rows, layers, 2]."""
-        for entry, row in zip(self.entries, kernel_rows(table, axis, terms, factors), strict=True):
+        for entry, row in zip(self.entries, self.terms, strict=True):
             values: dict[str, Any] = {name: row[name] for name in ("compute_s", "memory_s", "launch_s", "sync_s", "bytes")}
             compute_s, memory_s, launch_s, sync_s, _ = values.values()
             values["time_s"] = combine(compute_s, memory_s, launch_s, sync_s, entry["overlap_exponent"])
@@ -141,7 +145,7 @@ class _AxisRows:
             self.kernels.append(weighted)
 
     def add_totals(self, totals: dict[str, dict[str, float]], uses: Counts) -> None:
-        """Add what the kernels cost in all, where each row was used so often."""
+        """Add what the kernels cost in all, where each row was used so often at the full clock."""
         for entry, weighted in zip(self.entries, self.kernels, strict=True):
             for name, value in weighted.items():  # not a dot product: its rounding depends on the thread count
                 totals[entry["layer_type"]][name] += float((uses * value).sum())
@@ -165,9 +169,27 @@ def _flops(kernels: list[dict[str, Any]], layers: tuple[str, ...], amounts: Floa
     return flops
 
 
+def _by_replica(replay: Replay, replicas_count: int) -> Iterator[tuple[Floats, Floats, Floats]]:
+    """Yield first tokens, and starts and ends of steps, of each replica; only one replica's steps end in the order of their starts."""
+    times = [replay.requests["first_token_s"].drop_null(), replay.steps["start_s"], replay.steps["end_s"]]
+    if replicas_count == 1:
+        yield tuple(column.to_numpy() for column in times)
+        return
+    of = [replay.requests["replica"].drop_null(), replay.steps["replica"], replay.steps["replica"]]
+    for replica in range(replicas_count):
+        yield tuple(column.to_numpy()[number.to_numpy() == replica] for column, number in zip(times, of, strict=True))
+
+
 def _check_price(priced_s: float, device_s: float) -> None:
     if abs(priced_s - device_s) > PRICE_TOLERANCE * max(priced_s, device_s):
         raise InvariantError(f"kernels take {priced_s} s under this table and factors; the replay took {device_s} s")
+
+
+def _slowdowns(steps: pa.Table, table: StepTable) -> Floats:
+    """Return what each step's clock multiplied compute times by [steps]."""
+    slowdowns = np.ones(steps.num_rows) if table.power is None else table.power.full_clock_hz / steps["clock_hz"].to_numpy()
+    slowdowns.flags.writeable = False
+    return slowdowns
 
 
 def _read_only(column: npt.NDArray[Any]) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from replay.assembly.busy import busy_seconds
 from replay.execution.tables import TOKEN_GAPS_SCHEMA
 
 METRICS_SCHEMA = pa.schema(
@@ -42,19 +43,27 @@ LAYERS_SCHEMA = pa.schema(
         pa.field("bytes", pa.float64(), nullable=False),
     ]
 )
-"""`Run.layers`: one row per layer type over the whole replay, device time, all ranks' FLOPs, one rank's time and bytes."""
+"""`Run.layers`: one row per layer type over the whole replay, device time of all pipeline stages, all ranks' FLOPs, one rank's time
+and bytes."""
 
 WINDOWS_SCHEMA = pa.schema(
     [
         pa.field("window", pa.int64(), nullable=False),  # index; windows are `Run.window_s` long and start at the first arrival
         pa.field("layer_type", pa.string(), nullable=False),  # "all" = the whole step, host time included
-        pa.field("time_s", pa.float64(), nullable=False),  # "all": busy time, steps from start to end
-        pa.field("memory_stall_s", pa.float64(), nullable=False),
+        pa.field("time_s", pa.float64(), nullable=False),  # "all": busy time, steps from start to end, where they overlap once
+        pa.field("memory_stall_s", pa.float64(), nullable=False),  # "all": of the busy time, as each step divides
         pa.field("flops", pa.float64(), nullable=False),
         pa.field("tokens", pa.int64(), nullable=False),  # prompt tokens computed, each once, plus output tokens
+        pa.field("clock_hz", pa.float64()),  # from here on: null but for "all", and where the device has no power
+        pa.field("power_w", pa.float64()),  # mean of one device
+        pa.field("temperature_c", pa.float64()),  # highest
+        pa.field("energy_j", pa.float64()),  # of all ranks, idle time included
+        pa.field("joules_per_token", pa.float64()),
+        pa.field("joules_per_output_token", pa.float64()),
     ]
 )
-"""`Run.windows`: one row per window and layer type; a step belongs to the window in which it starts; idle windows are present."""
+"""`Run.windows`: one row per window and layer type; a step belongs to the window in which it starts; idle windows are present.
+Definitions of the last columns in `replay.assembly.power`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +91,5 @@ class Run:
 
     @property
     def busy_s(self) -> float:
-        """Time during which a step was running."""
-        import pyarrow.compute as pc
-
-        return float(pc.sum(pc.subtract(self.steps["end_s"], self.steps["start_s"])).as_py() or 0.0)
+        """Time during which a step was running, all replicas' added up; steps that overlap in a pipeline count once."""
+        return float(busy_seconds(self.steps).sum())

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from replay.compiled import borrowed, compiled, inlined_part
+from replay.compiled import borrowed, compiled, compiled_part, inlined_part
 from replay.execution.loop_prices import decode_terms, join_terms, prefill_terms, terms_place
 from replay.execution.step_costs import Counts, Floats, Records
 
@@ -18,26 +18,27 @@ DECODES, NEW_PREFILL, OUTPUTS, DECODE_PAIRS, PREFILL_PAIRS = range(5)
 """Places in the amounts of a window: what its steps had to compute, recomputation left out."""
 TIME, STALL = range(2)
 LAUNCH, COMPUTE, MEMORY, SYNC, BYTES, KERNEL_TIME, KERNEL_STALL = range(7)
-"""Places in the sums of an attention kernel, of one call in each step."""
+"""Places in the sums of a kernel, of one call in each step."""
 
 
 @compiled
 def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...], window_s: float, sums: tuple[Any, ...]) -> None:
     """Add up all steps.
 
-    - `steps`: the columns of STEPS_SCHEMA that STEP_COLUMNS of `replay.assembly.layers` names, and the seconds of swapped blocks.
-    - `rows`: times and stalls of token-wise kernels [phase and tokens, layers] and of those by sequences [sequences, layers], and
-      the layer of each decode and each prefill kernel.
+    - `steps`: the columns of STEPS_SCHEMA that STEP_COLUMNS of `replay.assembly.layers` names, what the clock multiplied compute
+      times by, `busy_seconds`, and the seconds of swapped blocks.
+    - `rows`: times and stalls at the full clock of token-wise kernels [phase and tokens, layers] and of those by sequences [sequences,
+      layers]; TERM of both, for other clocks; and the layer of each kernel on each axis (tokens, sequences, decode, prefill).
     - `costs`: `decode`, `context_knots`, `prefill`, `token_knots`, `keys_knots` of CostArrays.
     - `sums`, all zero: by layer, `host` and the whole step [windows, layers + 2, TIME and STALL]; amounts [windows, 5]; uses of
-      token rows and of sequence rows; sums of decode and of prefill kernels [kernels, 7]; and room for a step [layers, TIME and STALL].
+      token rows and of sequence rows at the full clock; sums of the kernels on each axis [kernels, 7], without those uses; and room for
+      a step [layers, TIME and STALL].
     """
-    start_s, end_s, device_s, host_s, tokens, sequences, decodes, contexts, prefill_tokens, pairs, recomputed, outputs, captured, swap_s = (
-        steps
-    )
-    token_rows, sequence_rows, decode_layers, prefill_layers = rows
+    start_s, end_s, compile_s, device_s, host_s = steps[:5]
+    tokens, sequences, decodes, contexts, prefill_tokens, pairs, recomputed, outputs, captured, slowdowns, busy_s, swap_s = steps[5:]
+    token_rows, sequence_rows, token_terms, sequence_terms, token_layers, sequence_layers, decode_layers, prefill_layers = rows
     decode, context_knots, prefill, token_knots, keys_knots = costs
-    by_layer, amounts, token_uses, sequence_uses, decode_sums, prefill_sums, now = sums
+    by_layer, amounts, token_uses, sequence_uses, token_sums, sequence_sums, decode_sums, prefill_sums, now = sums
     decode, prefill, decode_sums, prefill_sums = borrowed(decode), borrowed(prefill), borrowed(decode_sums), borrowed(prefill_sums)
     now, context_knots, token_knots, keys_knots = borrowed(now), borrowed(context_knots), borrowed(token_knots), borrowed(keys_knots)
     layers, phase_rows = token_rows.shape[1], len(token_uses) // 2
@@ -45,17 +46,23 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
         window = int(np.floor(start_s[step] / window_s))
         row = captured[step] if captured[step] > 0 else tokens[step]
         row += phase_rows if prefill_tokens[step] > 0 else 0
-        token_uses[row] += 1
-        sequence_uses[sequences[step]] += 1
-        for layer in range(layers):
-            now[layer, TIME] = token_rows[row, layer, TIME] + sequence_rows[sequences[step], layer, TIME]
-            now[layer, STALL] = token_rows[row, layer, STALL] + sequence_rows[sequences[step], layer, STALL]
+        slowdown = slowdowns[step]
+        if slowdown == 1.0:
+            token_uses[row] += 1
+            sequence_uses[sequences[step]] += 1
+            for layer in range(layers):
+                now[layer, TIME] = token_rows[row, layer, TIME] + sequence_rows[sequences[step], layer, TIME]
+                now[layer, STALL] = token_rows[row, layer, STALL] + sequence_rows[sequences[step], layer, STALL]
+        else:
+            now[:] = 0.0
+            _add_rows(token_terms[:, row], slowdown, token_sums, token_layers, now)
+            _add_rows(sequence_terms[:, sequences[step]], slowdown, sequence_sums, sequence_layers, now)
         if decodes[step] > 0:
             first = decodes[step] * len(context_knots)
             low, high, share = terms_place(context_knots, contexts[step] / decodes[step])
             for kernel in range(len(decode)):
                 terms = decode_terms(decode[kernel, first + low], decode[kernel, first + high], share)
-                _add_kernel(terms, decode[kernel, first + low], decode_sums[kernel], now[decode_layers[kernel]])
+                _add_kernel(terms, slowdown, decode[kernel, first + low], decode_sums[kernel], now[decode_layers[kernel]])
         share_new = 1.0
         if prefill_tokens[step] > 0:
             share_new -= recomputed[step] / prefill_tokens[step]
@@ -64,14 +71,16 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
             few, many = few * len(keys_knots), many * len(keys_knots)
             for kernel in range(len(prefill)):
                 terms = prefill_terms(prefill[kernel], few + low, few + high, many + low, many + high, keys_share, token_share)
-                _add_kernel(terms, prefill[kernel, few + low], prefill_sums[kernel], now[prefill_layers[kernel]])
+                _add_kernel(terms, slowdown, prefill[kernel, few + low], prefill_sums[kernel], now[prefill_layers[kernel]])
         stall_s = 0.0
         for layer in range(layers):
             by_layer[window, layer, TIME] += now[layer, TIME]
             by_layer[window, layer, STALL] += now[layer, STALL]
             stall_s += now[layer, STALL]
-        by_layer[window, layers, TIME] += max(host_s[step] - device_s[step], 0.0) + swap_s[step]
-        by_layer[window, layers + 1, TIME] += end_s[step] - start_s[step]
+        by_layer[window, layers, TIME] += max(host_s[step] - device_s[step], 0.0) + compile_s[step] + swap_s[step]
+        if busy_s[step] < end_s[step] - start_s[step]:  # it overlaps the step before it in a pipeline
+            stall_s *= busy_s[step] / (max(device_s[step], host_s[step]) + compile_s[step])
+        by_layer[window, layers + 1, TIME] += busy_s[step]
         by_layer[window, layers + 1, STALL] += stall_s
         amounts[window, DECODES] += decodes[step]
         amounts[window, NEW_PREFILL] += prefill_tokens[step] - recomputed[step]
@@ -80,10 +89,20 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
         amounts[window, PREFILL_PAIRS] += pairs[step] * share_new
 
 
+@compiled_part
+def _add_rows(row: Records, slowdown: float, sums: Floats, places: Counts, now: Floats) -> None:
+    """Add all kernels of an axis of rows, TERM [kernels], in one step."""
+    for kernel in range(len(row)):
+        term = row[kernel]
+        terms = (term.launch_s, term.compute_s, term.memory_s, term.sync_s, term.bytes)
+        _add_kernel(terms, slowdown, term, sums[kernel], now[places[kernel]])
+
+
 @inlined_part
-def _add_kernel(terms: tuple[float, float, float, float, float], entry: Records, sums: Floats, layer: Floats) -> None:
-    """Add one attention kernel in one step to its own sums and to its layer's in the step."""
+def _add_kernel(terms: tuple[float, float, float, float, float], slowdown: float, entry: Records, sums: Floats, layer: Floats) -> None:
+    """Add one kernel in one step to its own sums and to its layer's in the step."""
     launch_s, compute_s, memory_s, sync_s, moved_bytes = terms
+    compute_s *= slowdown
     time_s = join_terms(launch_s, compute_s, memory_s, sync_s, entry.exponent)
     stall_s = time_s - join_terms(launch_s, compute_s, 0.0, sync_s, entry.exponent)
     sums[LAUNCH] += launch_s
@@ -98,6 +117,9 @@ def _add_kernel(terms: tuple[float, float, float, float, float], entry: Records,
 
 
 def window_tokens(first_token_s: Floats, start_s: Floats, end_s: Floats, window_s: float, windows: int) -> Counts:
-    """Return the first output tokens emitted by steps that start in each window [windows]; each bears the very end of its step."""
+    """Return the first output tokens of a replica, emitted by steps that start in each window [windows].
+
+    Each bears the very end of its step.
+    """
     step = np.searchsorted(end_s, first_token_s)
     return np.bincount(np.floor(start_s[step] / window_s).astype(np.int64), minlength=windows)

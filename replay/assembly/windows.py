@@ -36,8 +36,8 @@ def window_count(replay: Replay, window_s: float) -> int:
     return math.floor(last_s / window_s) + 1
 
 
-def window_table(shares: TimeShares) -> pa.Table:
-    """Return WINDOWS_SCHEMA: for each window the layers of `shares` in their order.
+def window_table(shares: TimeShares, power: dict[str, pa.Array]) -> pa.Table:
+    """Return WINDOWS_SCHEMA: for each window the layers of `shares` in their order; `power` stands in the row of `all`, their last.
 
     Windows without steps are present with zeros. `tokens` is the same in every row of a window.
     """
@@ -51,4 +51,8 @@ def window_table(shares: TimeShares) -> pa.Table:
         "flops": shares.flops.ravel(),
         "tokens": np.repeat(shares.tokens, layers),
     }
+    places = np.full((windows, layers), -1, dtype=np.int64)
+    places[:, -1] = np.arange(windows)
+    rows = pa.array(places.ravel(), mask=places.ravel() < 0)
+    columns |= {name: column.take(rows) for name, column in power.items()}
     return pa.table({name: columns[name] for name in WINDOWS_SCHEMA.names}, schema=WINDOWS_SCHEMA)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from replay import documents
 from replay.specs.calibration import CalibrationDocument
+from replay.specs.run_calibration import RunCalibration
 
 _FOLDER = Path(__file__).resolve().parent / "calibrations"
 _WHAT = "a calibration document (JSON)"
@@ -28,3 +29,14 @@ def read_calibration(path: Path) -> CalibrationDocument:
     document = documents.read_json_object(path, _WHAT)
     documents.check(document, "calibration.v1", str(path))
     return CalibrationDocument.from_document(document)
+
+
+def read_run_calibration(path: Path) -> RunCalibration:
+    """Return the step model in a file that `replay calibrate --from-run` wrote.
+
+    Raises:
+        SpecError: it cannot be read or violates the schema `run-calibration.v1`.
+    """
+    document = documents.read_json_object(path, "a run calibration (JSON)")
+    documents.check(document, "run-calibration.v1", str(path))
+    return RunCalibration.from_document(document)

@@ -11,6 +11,7 @@ from typing import Any
 from replay import documents
 from replay.catalog.calibration import read_calibration, shipped_calibration
 from replay.catalog.measurements import recorded_measurements
+from replay.catalog.power import check_power
 from replay.catalog.spatial import check_spatial
 from replay.documents import Document
 from replay.errors import SpecError, nearest
@@ -75,6 +76,7 @@ def _description(text: str, where: str) -> tuple[HardwareSpec, tuple[str, ...]]:
     like = tuple(document.pop("kernels_like"))
     spec = HardwareSpec.from_document({**_values(document), "sources": sources})
     check_spatial(spec, lambda key: _at(where, text, key))
+    check_power(spec, lambda key: _at(where, text, key))
     return spec, like
 
 
@@ -147,6 +149,7 @@ def hardware_from_document(document: Document, where: str) -> HardwareSpec:
     _check_name(document["name"], f"{where}: hardware")
     spec = HardwareSpec.from_document({**_values(written), "sources": sources, "kernels": kernels, "measured": measured})
     check_spatial(spec, lambda key: f"{where}: hardware")
+    check_power(spec, lambda key: f"{where}: hardware")
     return spec
 
 

@@ -9,7 +9,7 @@ Invariants of every replay. Each has a property test that names its number (``In
 3.  Cache blocks are conserved. At every step each block is free or used by the sequences that run, and they use what their tokens need
     (with `reserve`: will need). Within the pool, and all returned in the end.
 4.  Causality. arrival <= first scheduled < first token <= finish; and no step depends on what arrives after it was composed.
-5.  The clock never goes back, and the steps of a replica do not overlap.
+5.  The clock never goes back, and the steps of a replica do not overlap: of several in a pipeline, in none of its stages.
 6.  Work conservation. A server is idle only when nobody is there (or a static batch waits for company), and nobody waits while a step
     has budget, a seat and room left.
 7.  Determinism. The same inputs give the same bytes; the order of the trace's rows decides between equal arrivals and nothing else.

@@ -14,6 +14,7 @@ from replay.execution.admission import FITS, rejections
 from replay.execution.cache_arrays import new_cache
 from replay.execution.cost_arrays import CostArrays, flatten
 from replay.execution.loop_arrays import SEQUENCE, STEP, LoopArrays, StepColumns, drain_gaps, new_arrays, new_sequences
+from replay.execution.power_arrays import PowerArrays, PoweredColumns, new_power
 from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import COMPLETED, NEVER_FITS, REQUESTS_SCHEMA, STEPS_SCHEMA, TOKEN_GAPS_SCHEMA, Replay
 from replay.ingress.trace import Trace
@@ -37,6 +38,14 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
       more; an idle server starts at once and composes its second step at the same time. Whoever has its last token in flight
       keeps its seat and blocks, and computes nothing. Tokens in flight of a preempted sequence still come out. Without it
       (older versions, and `--no-async-scheduling`), a step is composed at its start.
+    - With `inflight_steps` above 1, so many micro-batches are in flight in a pipeline (the batch queue of vLLM V1, whose
+      `max_concurrent_batches` is the pipeline size). A step is composed while there are fewer: an idle server composes at once, a full
+      one, or one that has nothing to compose, when the oldest step ends. Who has its next token in flight computes nothing until it is
+      out; preempted, it holds up the queue until then or is passed over (`unfit`). Chunks of one prompt may follow one another, for
+      tokens count as computed when they are scheduled (V1's num_computed_tokens).
+      Stages are a flow shop: a step enters one when it has left the stage before and the step before it has left this one, and stays
+      for its share of max(device, host); `start_s` is when it enters the first, `end_s` when it leaves the last. Shares are the
+      same for all steps of a table: the stages' parts of the token-wise kernels' seconds in a full prefill step.
     - `scheduler`, the default `chunked` (vLLM V1; Sarathi-Serve, arXiv 2403.02310): running sequences go first, in order of
       admission: the next token of a decoding one, or the next chunk (what the token budget leaves) of an unfinished prompt. Then,
       unless this step preempted, waiting ones are admitted while budget, seats and cache blocks last.
@@ -81,9 +90,15 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
       swapped only groups of several sequences unless told, and let no prompt in while any was out; here the front of the queue does
       that, with `block`.) Not with `prefix_cache`.
     - The step that computes the last token of a prompt emits the first output token at its end; every decode emits one.
+    - With `compile_bins`, kernels are compiled for a bin of token counts when the first step needs it, which waits `compile_variant_s`
+      (just-in-time compilers: DeepGEMM, Triton, torch.compile); steps beyond the last bin need nothing compiled. `at_start`: all
+      bins are compiled from time 0 on, and the server serves when that is done (vLLM's compile_sizes); `before_ready`: before time 0.
+      Beyond `compile_max_variants`, further bins run eagerly (torch.compile's recompile limit).
     - A one-token chunk of a prompt counts as prefill. A query sees `attention_window_tokens` keys at most, itself included.
     - Prompt plus output beyond `max_context_tokens`, or a cache beyond the pool, can never fit: such requests keep their row,
       with null times and the status `never_fits`.
+
+    - Where the table has `power`, each step runs at the clock that power and heat allow (`replay.execution.power_arrays`).
 
     `kernel_factors` scales a kernel's whole time (1 where absent). Equal arrivals keep the trace's order. Deterministic.
 
@@ -106,7 +121,8 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     order = order[fits[order]]
     sequences = new_sequences(order, arrival_s[order], prompt[order], output[order], priority[order])
     cache = new_cache(trace, sequences["total_tokens"], table)
-    steps, token_gaps = _run(sequences, costs, new_arrays(len(sequences), table, cache))
+    power = new_power(table, kernel_factors, RECORD_STEPS)
+    steps, token_gaps = _run(sequences, costs, new_arrays(len(sequences), table, cache), power)
     served = np.zeros(requests.num_rows, dtype=SEQUENCE)
     served[order] = sequences
     table_of_requests = requests_table(requests, fits, served, replica=np.zeros(len(fits), dtype=np.int64))
@@ -122,20 +138,31 @@ def check_arrivals(trace: Trace) -> None:
         raise TraceError(trace.name, "its requests have no arrival times", "arrival_s in every row", "import with --rate")
 
 
-def _run(sequences: Records, costs: CostArrays, arrays: LoopArrays) -> tuple[pa.Table, pa.Table]:
+def _run(sequences: Records, costs: CostArrays, arrays: LoopArrays, power: PowerArrays | None) -> tuple[pa.Table, pa.Table]:
     """Run the loop to its end on `sequences`, which it fills in; return STEPS_SCHEMA and TOKEN_GAPS_SCHEMA."""
     from replay.execution import loop
 
-    record, steps, gaps = np.zeros(RECORD_STEPS, dtype=STEP), StepColumns(), []
-    while (outcome := loop.run_steps(sequences, *arrays, tuple(costs), record, np.inf)) == loop.RECORD_FULL:
+    record, steps, gaps, powered = np.zeros(RECORD_STEPS, dtype=STEP), StepColumns(), [], PoweredColumns(power and power.record)
+    while (outcome := loop.run_steps(sequences, *arrays, tuple(costs), record, power and tuple(power), np.inf)) == loop.RECORD_FULL:
+        powered.drain(arrays.state)
         steps.drain(record, arrays.state, len(sequences))
         gaps.append(drain_gaps(arrays))
     if outcome == loop.STUCK:
         raise InvariantError(f"the replay stopped at {arrays.state['clock_s'][0]} s with requests waiting and nothing that can run")
+    powered.drain(arrays.state)
     steps.drain(record, arrays.state, len(sequences))
     joined = np.concatenate([*gaps, drain_gaps(arrays)])
     token_gaps = {name: np.ascontiguousarray(joined[name]) for name in TOKEN_GAPS_SCHEMA.names}
-    return pa.table(steps.columns(), schema=STEPS_SCHEMA), pa.table(token_gaps, schema=TOKEN_GAPS_SCHEMA)
+    return steps_table(steps.columns() | powered.columns()), pa.table(token_gaps, schema=TOKEN_GAPS_SCHEMA)
+
+
+def steps_table(columns: dict[str, Counts | Floats]) -> pa.Table:
+    """Return STEPS_SCHEMA; the columns of power, where they are not given, are null."""
+    steps = len(columns["start_s"])
+    return pa.table(
+        {field.name: columns[field.name] if field.name in columns else pa.nulls(steps, field.type) for field in STEPS_SCHEMA},
+        schema=STEPS_SCHEMA,
+    )
 
 
 def requests_table(

@@ -10,12 +10,13 @@ import pyarrow as pa
 from replay.errors import InvariantError
 from replay.execution.admission import FITS, rejections
 from replay.execution.cache_arrays import PrefixCache, new_cache
-from replay.execution.cost_arrays import CostArrays, flatten
-from replay.execution.engine import RECORD_STEPS, check_arrivals, requests_table
+from replay.execution.cost_arrays import flatten
+from replay.execution.engine import RECORD_STEPS, check_arrivals, requests_table, steps_table
 from replay.execution.fleet_arrays import ENTRY, FLEET, FleetArrays, make_room, new_pending
 from replay.execution.loop_arrays import SEQUENCE, STEP, LoopArrays, StepColumns, drain_gaps, new_arrays
+from replay.execution.power_arrays import PoweredColumns, new_power, replicated
 from replay.execution.step_costs import Counts, Records
-from replay.execution.tables import STEPS_SCHEMA, TOKEN_GAPS_SCHEMA, Replay
+from replay.execution.tables import TOKEN_GAPS_SCHEMA, Replay
 from replay.ingress.trace import Trace
 from replay.provenance import Load
 from replay.tiling.step_table import ROUTING_NAMES, StepTable
@@ -51,9 +52,8 @@ def replay_fleet(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str,
     fits = rejections(requests, table) == FITS
     arrays = fleet_arrays(trace, fits, load, ROUTING_NAMES.index(table.limits.routing))
     rows = np.flatnonzero(fits)
-    total_tokens = arrays.pending["total_tokens"][rows]
-    costs, cache = flatten(table, kernel_factors), new_cache(trace, total_tokens, table)
-    replicas = Replicas(table, costs, cache, len(rows), stops_at_finish=bool(arrays.fleet["waits"][0]))
+    cache = new_cache(trace, arrays.pending["total_tokens"][rows], table)
+    replicas = Replicas(table, kernel_factors, cache, len(rows), stops_at_finish=bool(arrays.fleet["waits"][0]))
     served = np.zeros(requests.num_rows, dtype=SEQUENCE)
     if len(rows):
         replicas.run(arrays)
@@ -108,27 +108,37 @@ def _chain(pending: Records, follows: np.ndarray, rows: Counts, session_ids: pa.
 class Replicas:
     """Equal replicas in the middle of a replay: the arrays of `run_steps`, one row for each replica."""
 
-    def __init__(self, table: StepTable, costs: CostArrays, cache: PrefixCache, requests_count: int, *, stops_at_finish: bool) -> None:
+    def __init__(
+        self,
+        table: StepTable,
+        kernel_factors: Mapping[str, float] | None,
+        cache: PrefixCache,
+        requests_count: int,
+        *,
+        stops_at_finish: bool,
+    ) -> None:
         count = table.limits.replicas_count
-        self._costs = tuple(costs)
+        self._costs, power = tuple(flatten(table, kernel_factors)), new_power(table, kernel_factors, RECORD_STEPS)
+        self._power = power and replicated(power, count)
         held = min(SEQUENCES_HELD, max(1, requests_count))
         one = new_arrays(held + 1, table, cache)
         one.state["given"], one.state["next_s"], one.limits["stops_at_finish"] = 0, np.inf, stops_at_finish
         self._sizes = part_sizes(one)
         self._sequences = np.zeros((count, held + 1), dtype=SEQUENCE)
         self._memory, self._gaps = np.tile(one.memory, (count, 1)), np.tile(one.gaps, (count, 1))
+        self._ends_s = np.tile(one.ends_s, (count, 1))
         self._token_gaps, self._states, self._limits = np.tile(one.token_gaps, (count, 1)), np.tile(one.state, count), one.limits
         self._records = np.zeros((count, RECORD_STEPS), dtype=STEP)
         self._records["replica"] = np.arange(count)[:, None]
         self._requests_count = requests_count
-        self._steps = [StepColumns() for _ in range(count)]
+        self._steps, self._powered = self._new_columns()
         self._recorded_gaps: list[Records] = []
         self._finished: list[Records] = []
 
     @classmethod
     def without_cache(cls, table: StepTable) -> Replicas:
         """Return replicas for any number of requests, which find nothing in a prefix cache."""
-        return cls(table, flatten(table), PrefixCache(parts={}, limits={}), SEQUENCES_HELD, stops_at_finish=False)
+        return cls(table, None, PrefixCache(parts={}, limits={}), SEQUENCES_HELD, stops_at_finish=False)
 
     def run(self, arrays: FleetArrays) -> None:
         """Serve all requests, or all that are known so far.
@@ -140,8 +150,9 @@ class Replicas:
 
         while True:
             outcome = loop_fleet.run_fleet(
-                *arrays, self._sequences, self._memory, self._gaps, self._token_gaps, self._states, self._limits, self._costs, self._records
-            )
+                *arrays, self._sequences, self._memory, self._gaps, self._token_gaps, self._ends_s, self._states, self._limits,
+                self._costs, self._records, self._power and tuple(self._power),
+            )  # fmt: skip
             replica = int(arrays.fleet["replica"][0])
             if outcome == loop.RECORD_FULL:
                 self._drain(replica)
@@ -167,11 +178,13 @@ class Replicas:
 
     def take_steps(self) -> pa.Table:
         """Return STEPS_SCHEMA of all replicas since this was asked last."""
-        parts = [steps.columns() for steps in self._steps]
-        self._steps = [StepColumns() for _ in parts]
-        columns = {name: np.concatenate([part[name] for part in parts]) for name in STEPS_SCHEMA.names}
+        parts = [steps.columns() | powered.columns() for steps, powered in zip(self._steps, self._powered, strict=True)]
+        self._steps, self._powered = self._new_columns()
+        if len(parts) == 1:
+            return steps_table(parts[0])
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         order = np.argsort(columns["start_s"], kind="stable")
-        return pa.table({name: column[order] for name, column in columns.items()}, schema=STEPS_SCHEMA)
+        return steps_table({name: column[order] for name, column in columns.items()})
 
     def take_token_gaps(self) -> pa.Table:
         """Return TOKEN_GAPS_SCHEMA of all replicas since this was asked last."""
@@ -179,17 +192,24 @@ class Replicas:
         self._recorded_gaps = []
         return pa.table({name: np.ascontiguousarray(joined[name]) for name in TOKEN_GAPS_SCHEMA.names}, schema=TOKEN_GAPS_SCHEMA)
 
+    def _new_columns(self) -> tuple[list[StepColumns], list[PoweredColumns]]:
+        count = len(self._states)
+        records = [None] * count if self._power is None else self._power.record
+        return [StepColumns() for _ in range(count)], [PoweredColumns(record) for record in records]
+
     def _of(self, replica: int) -> LoopArrays:
         return LoopArrays(
             memory=self._memory[replica],
             gaps=self._gaps[replica],
             token_gaps=self._token_gaps[replica],
+            ends_s=self._ends_s[replica],
             state=self._states[replica : replica + 1],
             limits=self._limits,
         )
 
     def _drain(self, replica: int) -> None:
         arrays = self._of(replica)
+        self._powered[replica].drain(arrays.state)
         self._steps[replica].drain(self._records[replica], arrays.state, self._requests_count // len(self._states))
         self._recorded_gaps.append(drain_gaps(arrays))
 
@@ -215,4 +235,4 @@ def part_sizes(arrays: LoopArrays) -> dict[str, int]:
     """Return the length of each part of a replica's memory, by the name of the limit that says where it starts."""
     starts = {name: int(arrays.limits[name][0]) for name in arrays.limits.dtype.names if name.endswith("_at")}
     ends = sorted([*starts.values(), len(arrays.memory)])
-    return {name: next(end for end in ends if end > start) - start for name, start in starts.items()}
+    return {name: next((end for end in ends if end > start), start) - start for name, start in starts.items()}

@@ -43,7 +43,7 @@ SEQUENCE = np.dtype(
 
 SOURCES = (
     "loop.py", "loop_fleet.py", "fleet_arrays.py", "loop_schedule.py", "loop_preempt.py", "loop_steady.py", "loop_queue.py",
-    "loop_blocks.py", "loop_prices.py", "loop_arrays.py",
+    "loop_blocks.py", "loop_prices.py", "loop_power.py", "loop_arrays.py",
 )  # fmt: skip
 """Files whose functions and constants become the compiled loop."""
 
@@ -51,8 +51,6 @@ SOURCES = (
 STATE = np.dtype(
     [
         ("clock_s", np.float64),  # when the next step is scheduled
-        ("busy_until_s", np.float64),  # end of the last step in flight
-        ("oldest_end_s", np.float64),  # end of the first one
         ("next_s", np.float64),  # when it goes on
         ("phase", np.int64),  # how: COMPOSING, ENDING or WAITING
         ("given", np.int64),  # requests that the loop knows: the first records
@@ -66,11 +64,8 @@ STATE = np.dtype(
         ("free_blocks", np.int64),
         ("steps", np.int64),  # steps in the current record
         ("in_flight", np.int64),  # steps scheduled and not ended
-        ("oldest", np.int64),  # which list of `emitting` is that of the one that ends first
-        ("oldest_listed", np.int64),  # length of that list
+        ("oldest", np.int64),  # place of the one that ends first in the rings `emitting`, `flights` and `ends_s`
         ("newest_listed", np.int64),  # length of the list of the step composed last
-        ("oldest_implied", np.int64),  # steady sequences that get a token out of it
-        ("oldest_is_round", np.int64),
         ("newest_is_round", np.int64),
         ("used_once", np.int64),  # blocks that have ever been taken: the first ones (with the prefix cache)
         ("free_slots", np.int64),  # free rows of `tables`
@@ -87,6 +82,7 @@ STATE = np.dtype(
         ("round_end_s", np.float64),  # end of the last one of those
         ("gaps", np.int64),  # depth of the stack of gaps
         ("token_gaps", np.int64),  # gaps between tokens in the current record of them
+        ("variants", np.int64),  # compiled ones
         ("unrecorded_preemptions", np.int64),  # by a schedule that let nothing run
         ("swapped_blocks", np.int64),  # moved to host memory and back since the last step was composed
         (f"sources_{sources_digest(*SOURCES)}", np.int64),  # makes the type, by which compiled code is found, change with the code
@@ -102,11 +98,15 @@ TOKEN_GAPS_RECORDED = 4096
 """Rows recorded between two drains, beside what one step may add."""
 NEVER = 1 << 62
 
-STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA])
+STEP = np.dtype([(field.name, field.type.to_pandas_dtype()) for field in STEPS_SCHEMA if not field.nullable])
+"""Columns of STEPS_SCHEMA that every step has; the others are those of `replay.execution.power_arrays`."""
+STEP_NAMES: tuple[str, ...] = STEP.names or ()
 
 
 PHASES = COMPOSING, ENDING, WAITING = range(3)
 """What the loop does next: compose a step, end the oldest one in flight, or compose one when a batch has waited long enough."""
+LISTED, IMPLIED, IS_ROUND, FLIGHT_PLACES = range(4)
+"""Places of what is kept of a step in flight: the length of its list, steady sequences that get a token from it, whether it is a round."""
 SCHEDULERS = CHUNKED, PREFILL_FIRST, STATIC = range(3)
 QUEUES = FCFS, SJF, LONGEST_PREFIX, HRRN, PRIORITY = range(5)
 KV_POLICIES = ON_DEMAND, WHOLE_PROMPT, RESERVE = range(3)
@@ -121,13 +121,16 @@ LIMITS = np.dtype(
     [
         ("max_delay_s", np.float64),
         ("block_swap_s", np.float64),
+        ("compile_variant_s", np.float64),
         *(
             (name, np.int64)
             for name in (
-                "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "scheduler", "queue",
+                "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "awaits_tokens", "stages", "scheduler", "queue",
                 "block_tokens", "pool_blocks", "watermark_blocks", "kv_policy", "unfit", "preemption", "preferred_count",
-                "stops_at_finish", "prefix_cache", "trace_block_tokens", "ring", "found_mask", "found_shift", "table_blocks",
-                "seats_at", "preempted_at", "waiting_at", "emitting_at", "finished_at", "preferred_at", "fresh_at",
+                "host_overlap", "compile_bins", "compile_max_variants", "stops_at_finish",
+                "prefix_cache", "trace_block_tokens", "ring", "found_mask", "found_shift", "table_blocks",
+                "seats_at", "preempted_at", "waiting_at", "emitting_at", "flights_at", "finished_at", "preferred_at", "fresh_at",
+                "compile_bins_at",
                 "blocks_at", "found_at", "tables_at", "slots_at", "starts_at", "nodes_at",
             )
         ),
@@ -144,14 +147,17 @@ class LoopArrays(NamedTuple):
     there is one (`replay.execution.cache_arrays`), and by the name of the limit that says where they start: `seats_at`, running
     sequences in order of admission; `preempted_at`, stack whose top is the head of the queue; `waiting_at`, the others that wait
     (`replay.execution.loop_queue`); `emitting_at`, for each step in flight the sequences that get a token when it ends
-    [steps in flight, max running]; `finished_at`, the sequences that the last step to end has finished;
-    `preferred_at`, preferred sizes of a batch, ascending; `fresh_at`, blocks that steady sequences need in each round, which repeat
-    [block tokens].
+    [steps in flight, max running]; `flights_at`, what else is kept of each [steps in flight, 3]; `finished_at`, the sequences that the
+    last step to end has finished; `preferred_at`, preferred sizes of a batch, ascending; `fresh_at`, blocks that steady sequences need
+    in each round, which repeat [block tokens]; `compile_bins_at`, largest tokens of each compiled variant, then whether it exists
+    [2, variants].
     """
     gaps: Records
     """Stack of GAP [GAPS_KEPT], see `replay.execution.loop_steady`."""
     token_gaps: Records
     """TOKEN_GAP, as many as `token_gaps` of the state says."""
+    ends_s: Floats
+    """Ends of the steps in flight, and then, for each pipeline stage, when the step composed last leaves it [steps in flight + stages]."""
     state: Records
     """STATE [1]"""
     limits: Records
@@ -173,22 +179,29 @@ def new_sequences(rows: Counts, arrival_s: Floats, prompt_tokens: Counts, output
 def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> LoopArrays:
     """Return empty queues under a table's limits, with the whole pool free and the clock at 0."""
     bounds, pool = table.limits, table.pool
-    steps_in_flight = 2 if bounds.async_scheduling else 1
+    steps_in_flight, bins = 2 if bounds.async_scheduling else bounds.inflight_steps, len(bounds.compile_bins)
     parts = cache.parts | {
         "seats_at": np.zeros(bounds.max_running, dtype=np.int64),
         "preempted_at": np.zeros(sequences_count, dtype=np.int64),
         "waiting_at": np.arange(sequences_count),
         "emitting_at": np.zeros(steps_in_flight * bounds.max_running, dtype=np.int64),
+        "flights_at": np.zeros(steps_in_flight * FLIGHT_PLACES, dtype=np.int64),
         "finished_at": np.zeros(bounds.max_running, dtype=np.int64),
         "preferred_at": np.array(bounds.preferred_sizes, dtype=np.int64),
         "fresh_at": np.zeros(pool.block_tokens, dtype=np.int64),
+        "compile_bins_at": np.array([*bounds.compile_bins, *(place < bounds.compiled_at_start for place in range(bins))], dtype=np.int64),
     }
     starts = np.cumsum([0, *(len(part) for part in parts.values())])
     limits = np.zeros(1, LIMITS)
     for name, value in {
-        **{name: getattr(bounds, name) for name in ("max_delay_s", "max_running", "max_batched_tokens")},
+        **{name: getattr(bounds, name) for name in ("max_delay_s", "compile_variant_s", "max_running", "max_batched_tokens")},
+        "host_overlap": bounds.host_overlap,
+        "compile_bins": bins,
+        "compile_max_variants": NEVER if bounds.compile_max_variants is None else bounds.compile_max_variants,
         "window_tokens": bounds.attention_window_tokens,
         "steps_in_flight": steps_in_flight,
+        "awaits_tokens": bounds.inflight_steps > 1,
+        "stages": bounds.overlapping_stages,
         "scheduler": SCHEDULER_NAMES.index(bounds.scheduler),
         "queue": QUEUE_NAMES.index(bounds.queue),
         "block_tokens": pool.block_tokens,
@@ -204,13 +217,14 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
     }.items():
         limits[name] = value
     state = np.zeros(1, dtype=STATE)
-    state["given"] = sequences_count
+    state["given"], state["variants"], state["clock_s"] = sequences_count, bounds.compiled_at_start, bounds.ready_s
     state["free_blocks"], state["free_slots"] = pool.blocks_count, len(cache.parts.get("slots_at", ()))
     state["blocked_budget"], state["next_window_round"], state["next_last_round"] = -1, NEVER, NEVER
     return LoopArrays(
         memory=np.concatenate(list(parts.values())),
         gaps=np.zeros(GAPS_KEPT, dtype=GAP),
         token_gaps=np.zeros(TOKEN_GAPS_RECORDED + bounds.max_running, dtype=TOKEN_GAP),
+        ends_s=np.zeros(steps_in_flight + bounds.overlapping_stages),
         state=state,
         limits=limits,
     )
@@ -232,15 +246,15 @@ class StepColumns:
     GROWTH_RATIO = 32
     """Most that it grows at once, for the first requests may say little of the others."""
 
-    def __init__(self) -> None:
-        self._values: Counts = np.empty((len(STEPS_SCHEMA), self.FIRST_STEPS), dtype=np.int64)
+    def __init__(self, room: int = 0) -> None:
+        self._values: Counts = np.empty((len(STEP_NAMES), max(room, self.FIRST_STEPS)), dtype=np.int64)
         self._steps = 0
 
     def drain(self, record: Records, state: Records, requests_count: int) -> None:
         """Take the recorded steps and empty the record."""
         from replay.execution.loop_record import copy_columns
 
-        steps, fields = int(state["steps"][0]), len(STEPS_SCHEMA)
+        steps, fields = int(state["steps"][0]), len(STEP_NAMES)
         if self._steps + steps > self._values.shape[1]:
             grown = requests_count / max(1, int(state["admitted"][0]))
             room = int(self.FORESIGHT_RATIO * min(max(grown, 2.0), self.GROWTH_RATIO) * (self._steps + steps))
@@ -251,6 +265,10 @@ class StepColumns:
         self._steps += steps
         state["steps"] = 0
 
+    def emptied(self) -> StepColumns:
+        """Return a new one with room for as many steps as this one holds, and some more."""
+        return StepColumns(int(self.FORESIGHT_RATIO * self._steps))
+
     def columns(self) -> dict[str, Counts | Floats]:
-        """Return the columns of STEPS_SCHEMA."""
-        return {name: self._values[index, : self._steps].view(STEP[name]) for index, name in enumerate(STEPS_SCHEMA.names)}
+        """Return the columns of STEP."""
+        return {name: self._values[index, : self._steps].view(STEP[name]) for index, name in enumerate(STEP_NAMES)}

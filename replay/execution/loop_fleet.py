@@ -16,7 +16,7 @@ from replay.execution.fleet_arrays import LEAST_LOADED, POWER_OF_TWO, ROUND_ROBI
 from replay.execution.loop import FINISHED, RECORD_FULL, STUCK, run_steps
 from replay.execution.loop_arrays import WAITING
 from replay.execution.loop_blocks import find_prefix
-from replay.execution.step_costs import Counts, Records
+from replay.execution.step_costs import Counts, Floats, Records
 
 NEEDS_ROOM, NEEDS_REQUESTS = 4, 5
 """Results of `run_fleet` beside those of `run_steps`."""
@@ -36,15 +36,18 @@ def run_fleet(
     memory: Counts,
     gaps: Records,
     token_gaps: Records,
+    ends_s: Floats,
     states: Records,
     limits: Records,
     costs: tuple[Any, ...],
     records: Records,
+    powered: tuple[Any, ...] | None,
 ) -> int:
     """Return FINISHED, or why it stopped: RECORD_FULL or STUCK (as `run_steps`) or NEEDS_ROOM, all of the replica that `fleets` names,
     or NEEDS_REQUESTS.
 
-    The first five arguments are those of `FleetArrays`; the others are those of `run_steps`, with one row for each replica.
+    The first five arguments are those of `FleetArrays`; the others are those of `run_steps`, with one row for each replica, of `powered`
+    for what `replay.execution.power_arrays.replicated` says.
     """
     fleet = fleets[0]
     while True:
@@ -54,7 +57,7 @@ def run_fleet(
             if states[replica].next_s < at_s:
                 until_s = min(at_s, _others_go_on_at(states, replica))
                 until_s = max(until_s, np.nextafter(states[replica].next_s, np.inf))
-                outcome = _advance(replica, until_s, sequences, memory, gaps, token_gaps, states, limits, costs, records)
+                outcome = _advance(replica, until_s, sequences, memory, gaps, token_gaps, ends_s, states, limits, costs, records, powered)
                 if outcome in (RECORD_FULL, STUCK):
                     fleet.replica = replica
                     return outcome
@@ -67,7 +70,7 @@ def run_fleet(
         elif row < 0 or fleet.routing != ROUND_ROBIN:
             for replica in range(len(states)):
                 if states[replica].next_s < at_s:
-                    outcome = _advance(replica, at_s, sequences, memory, gaps, token_gaps, states, limits, costs, records)
+                    outcome = _advance(replica, at_s, sequences, memory, gaps, token_gaps, ends_s, states, limits, costs, records, powered)
                     if outcome in (RECORD_FULL, STUCK):
                         fleet.replica = replica
                         return outcome
@@ -77,7 +80,7 @@ def run_fleet(
         if states[replica].given == sequences.shape[1] - 1:
             fleet.replica = replica
             if states[replica].next_s < at_s:
-                outcome = _advance(replica, at_s, sequences, memory, gaps, token_gaps, states, limits, costs, records)
+                outcome = _advance(replica, at_s, sequences, memory, gaps, token_gaps, ends_s, states, limits, costs, records, powered)
                 if outcome in (RECORD_FULL, STUCK):
                     return outcome
             return NEEDS_ROOM
@@ -99,16 +102,22 @@ def _advance(
     memory: Counts,
     gaps: Records,
     token_gaps: Records,
+    ends_s: Floats,
     states: Records,
     limits: Records,
     costs: tuple[Any, ...],
     records: Records,
+    powered: tuple[Any, ...] | None,
 ) -> int:
-    """Run one replica."""
+    """Run one replica; the first two of `powered` have a row for each replica, the others are shared."""
+    own = None
+    if powered is not None:
+        of_replica = (powered[0][replica : replica + 1], powered[1][replica])
+        own = of_replica + powered[2:]  # unpacking does not compile
     return int(
         run_steps(
-            sequences[replica], memory[replica], gaps[replica], token_gaps[replica], states[replica : replica + 1], limits, costs,
-            records[replica], until_s,
+            sequences[replica], memory[replica], gaps[replica], token_gaps[replica], ends_s[replica], states[replica : replica + 1],
+            limits, costs, records[replica], own, until_s,
         )
     )  # fmt: skip
 

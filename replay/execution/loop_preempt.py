@@ -39,7 +39,7 @@ def make_way(sequences: Records, memory: Counts, gaps: Records, state: Records, 
     position, claimed, budget = 0, 0, limits.max_batched_tokens
     while position < state.running and budget > 0:
         sequence = sequences[memory[limits.seats_at + position]]
-        chunk = min(_left(sequence), budget)
+        chunk = min(_left(sequence, limits), budget)
         needed = _needed(sequence, chunk, limits)
         if claimed + needed <= state.free_blocks:
             claimed += needed
@@ -49,8 +49,8 @@ def make_way(sequences: Records, memory: Counts, gaps: Records, state: Records, 
         worst = _worst(sequences, memory, state, limits)
         if worst < position:  # it was to compute all that it knows, or the budget would be spent
             other = sequences[memory[limits.seats_at + worst]]
-            claimed -= _needed(other, _left(other), limits)
-            budget += _left(other)
+            claimed -= _needed(other, _left(other, limits), limits)
+            budget += _left(other, limits)
         preempt(sequences, memory, state, limits, worst)
         step.preemptions += 1
         if worst == position and budget < limits.max_batched_tokens:
@@ -65,14 +65,22 @@ def _may_lack_blocks(sequences: Records, memory: Counts, state: Records, limits:
     wanted = memory[limits.fresh_at + (state.rounds + 1) % limits.block_tokens]
     for place in range(limits.seats_at + state.front, limits.seats_at + state.running):
         sequence = sequences[memory[place]]
-        wanted += _needed(sequence, min(_left(sequence), limits.max_batched_tokens), limits)
+        wanted += _needed(sequence, min(_left(sequence, limits), limits.max_batched_tokens), limits)
     return bool(wanted > state.free_blocks)
 
 
 @compiled_part
-def _left(sequence: Records) -> int:
-    """Return the tokens that a running sequence could compute now: none once its last one is in flight."""
-    return int(sequence.known_tokens - sequence.computed_tokens if sequence.known_tokens < sequence.total_tokens else 0)
+def awaits_token(sequence: Records, limits: Records) -> bool:
+    """Return whether a sequence has to wait for its next token, which is in flight, before it computes more."""
+    return bool(limits.awaits_tokens and sequence.known_tokens > sequence.prompt_tokens + sequence.emitted_tokens)
+
+
+@compiled_part
+def _left(sequence: Records, limits: Records) -> int:
+    """Return the tokens that a running sequence could compute now: none once its last one, or one that it awaits, is in flight."""
+    if sequence.known_tokens == sequence.total_tokens or awaits_token(sequence, limits):
+        return 0
+    return int(sequence.known_tokens - sequence.computed_tokens)
 
 
 @compiled_part

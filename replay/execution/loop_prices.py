@@ -12,21 +12,24 @@ from replay.execution.step_costs import Floats, Records
 
 
 @compiled_part
-def decode_seconds(step: Records, decode: Records, knots: Floats) -> float:
-    """Seconds of decode attention: terms interpolated between the knots around the mean context, then joined."""
+def decode_seconds(step: Records, decode: Records, knots: Floats, slowdown: float) -> float:
+    """Seconds of decode attention: terms interpolated between the knots around the mean context, then joined.
+
+    `slowdown` is what the clock multiplies compute times by.
+    """
     low, high, share = terms_place(knots, step.decode_context_tokens / step.decode_sequences)
     first = step.decode_sequences * len(knots)
     total_s = 0.0
     for kernel in range(len(decode)):
         start = decode[kernel, first + low]
         launch_s, compute_s, memory_s, sync_s, _ = decode_terms(start, decode[kernel, first + high], share)
-        total_s += start.weight * join_terms(launch_s, compute_s, memory_s, sync_s, start.exponent)
+        total_s += start.weight * join_terms(launch_s, compute_s * slowdown, memory_s, sync_s, start.exponent)
     return total_s
 
 
 @compiled_part
-def prefill_seconds(step: Records, prefill: Records, token_knots: Floats, keys_knots: Floats) -> float:
-    """Seconds of prefill attention: terms interpolated in tokens and in the mean keys of a query, then joined."""
+def prefill_seconds(step: Records, prefill: Records, token_knots: Floats, keys_knots: Floats, slowdown: float) -> float:
+    """Seconds of prefill attention: terms interpolated in tokens and in the mean keys of a query, then joined; as `decode_seconds`."""
     few, many, token_share = terms_place(token_knots, float(step.prefill_tokens))
     low, high, keys_share = terms_place(keys_knots, step.prefill_pairs / step.prefill_tokens)
     few, many = few * len(keys_knots), many * len(keys_knots)
@@ -35,9 +38,33 @@ def prefill_seconds(step: Records, prefill: Records, token_knots: Floats, keys_k
         terms = prefill_terms(prefill[kernel], few + low, few + high, many + low, many + high, keys_share, token_share)
         launch_s, compute_s, memory_s, sync_s, _ = terms
         total_s += prefill[kernel, few + low].weight * join_terms(
-            launch_s, compute_s, memory_s, sync_s, prefill[kernel, few + low].exponent
+            launch_s, compute_s * slowdown, memory_s, sync_s, prefill[kernel, few + low].exponent
         )
     return total_s
+
+
+@compiled_part
+def decode_bytes_energy(step: Records, decode: Records, knots: Floats, j_per_byte: Floats) -> float:
+    """Energy of what decode attention moves to and from device memory."""
+    low, high, share = terms_place(knots, step.decode_context_tokens / step.decode_sequences)
+    first = step.decode_sequences * len(knots)
+    total_j = 0.0
+    for kernel in range(len(decode)):
+        total_j += j_per_byte[kernel] * decode_terms(decode[kernel, first + low], decode[kernel, first + high], share)[4]
+    return total_j
+
+
+@compiled_part
+def prefill_bytes_energy(step: Records, prefill: Records, token_knots: Floats, keys_knots: Floats, j_per_byte: Floats) -> float:
+    """Energy of what prefill attention moves to and from device memory."""
+    few, many, token_share = terms_place(token_knots, float(step.prefill_tokens))
+    low, high, keys_share = terms_place(keys_knots, step.prefill_pairs / step.prefill_tokens)
+    few, many = few * len(keys_knots), many * len(keys_knots)
+    total_j = 0.0
+    for kernel in range(len(prefill)):
+        terms = prefill_terms(prefill[kernel], few + low, few + high, many + low, many + high, keys_share, token_share)
+        total_j += j_per_byte[kernel] * terms[4]
+    return total_j
 
 
 @compiled_part

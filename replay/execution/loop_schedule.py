@@ -5,7 +5,7 @@ from __future__ import annotations
 from replay.compiled import compiled_part, inlined_part
 from replay.execution.loop_arrays import BLOCK, CHUNKED, FCFS, PREFILL_FIRST, PRIORITY, RESERVE, STATIC, SWAP, WHOLE_PROMPT
 from replay.execution.loop_blocks import blocks_for, find_prefix, keep_full_blocks, take_blocks, use_prefix
-from replay.execution.loop_preempt import make_way, preempt
+from replay.execution.loop_preempt import awaits_token, make_way, preempt
 from replay.execution.loop_queue import (
     batch_seats,
     batch_starts_at,
@@ -68,9 +68,16 @@ def _could_admit(state: Records, limits: Records, budget: int) -> bool:
 
 
 @compiled_part
+def newest_place(state: Records, limits: Records) -> int:
+    """Return the place of the step that is composed now among those in flight."""
+    place = state.oldest + state.in_flight
+    return int(place if place < limits.steps_in_flight else place - limits.steps_in_flight)
+
+
+@compiled_part
 def emitting_at(state: Records, limits: Records) -> int:
     """Return the place in the memory where the step that is composed now lists the sequences that get a token."""
-    return int(limits.emitting_at + (state.oldest + state.in_flight) % limits.steps_in_flight * limits.max_running)
+    return int(limits.emitting_at + newest_place(state, limits) * limits.max_running)
 
 
 @inlined_part
@@ -87,6 +94,9 @@ def _continue_running(sequences: Records, memory: Counts, gaps: Records, state: 
         before, known = sequence.computed_tokens, sequence.known_tokens
         if known == sequence.total_tokens:  # its last token is in flight
             state.front += position == state.front
+            position += 1
+            continue
+        if awaits_token(sequence, limits):
             position += 1
             continue
         chunk = min(known - before, budget)
@@ -109,7 +119,7 @@ def _continue_running(sequences: Records, memory: Counts, gaps: Records, state: 
         if before >= sequence.prefill_until:
             decodes += 1
             decode_context += min(after, limits.window_tokens)
-            if position == state.front:
+            if position == state.front and not limits.awaits_tokens:
                 state.front += 1
                 if known + 1 < sequence.total_tokens:
                     become_steady(sequence, memory, state, limits)
@@ -140,8 +150,9 @@ def _admit_waiting(sequences: Records, memory: Counts, state: Records, limits: R
         above = limits.preempted_at + state.preempted - 1 - passed_preempted
         index = memory[above] if resumed else next_waiting(memory, state, limits, passed)
         cached, before, chunk, taken, wanted = _needs(sequences[index], memory, limits, budget)
-        lacks_blocks = wanted > state.free_blocks - limits.watermark_blocks
-        if lacks_blocks or (limits.scheduler != CHUNKED and before + chunk < sequences[index].known_tokens):
+        awaits = awaits_token(sequences[index], limits)
+        lacks_blocks = not awaits and wanted > state.free_blocks - limits.watermark_blocks
+        if awaits or lacks_blocks or (limits.scheduler != CHUNKED and before + chunk < sequences[index].known_tokens):
             if limits.unfit == BLOCK:
                 if lacks_blocks:
                     state.blocked_budget = budget

@@ -3,7 +3,8 @@
 A *round* is a step in which running sequences go on. A steady sequence computes one token in every round, so that its record, booked up
 to its `round`, says the rest: what it has computed, when it will need a block, be done, or see no more keys than the window. So a
 round costs the same however many sequences decode. The seats before `front` are those of steady sequences and of such as have their
-last token in flight. Where not all of them can go on (no budget, no blocks), all are settled and looked at one by one.
+last token in flight. Where not all of them can go on (no budget, no blocks), all are settled and looked at one by one. Where sequences
+wait for their tokens (several steps in a pipeline), none is steady.
 
 Gaps between the ends of rounds are kept on a stack, on which each is longer than all later ones: the longest since some round
 is the lowest one on the stack that came later.
@@ -12,7 +13,7 @@ is the lowest one on the stack that came later.
 from __future__ import annotations
 
 from replay.compiled import compiled_part, inlined_part
-from replay.execution.loop_arrays import NEVER, RESERVE
+from replay.execution.loop_arrays import FLIGHT_PLACES, IMPLIED, LISTED, NEVER, RESERVE
 from replay.execution.loop_blocks import keep_full_blocks, take_blocks
 from replay.execution.step_costs import Counts, Records
 
@@ -102,9 +103,10 @@ def _settle(sequences: Records, index: int, memory: Counts, gaps: Records, state
         sequence.last_token_s = state.round_end_s
         sequence.worst_itl_s = max(sequence.worst_itl_s, _longest_gap(gaps, state.gaps, booked))
     if state.rounds > max(state.ended_rounds, booked):
-        state.oldest_implied -= 1
-        memory[limits.emitting_at + state.oldest * limits.max_running + state.oldest_listed] = index
-        state.oldest_listed += 1
+        flight = limits.flights_at + state.oldest * FLIGHT_PLACES
+        memory[limits.emitting_at + state.oldest * limits.max_running + memory[flight + LISTED]] = index
+        memory[flight + LISTED] += 1
+        memory[flight + IMPLIED] -= 1
     sequence.round = -1
     state.steady -= 1
 

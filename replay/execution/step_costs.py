@@ -71,17 +71,19 @@ class StepSeconds:
     host_s: Floats
     captured_tokens: Counts
     """Size of the captured graph each step replays, 0 where it runs eagerly."""
+    overlap: bool
+    """Whether device and host work side by side."""
 
     @property
     def duration_s(self) -> Floats:
-        """The larger of device and host time: the host prepares launches while the device works."""
-        return np.maximum(self.device_s, self.host_s)
+        """The larger of device and host time: the host prepares launches while the device works; without overlap, both."""
+        return np.maximum(self.device_s, self.host_s) if self.overlap else self.device_s + self.host_s
 
 
 def step_seconds(table: StepTable, steps: pa.Table, *, kernel_factors: Mapping[str, float] | None = None) -> StepSeconds:
     """Return the time that steps of the given shapes (SHAPE_COLUMNS of `steps`, and `swapped_blocks` if it has them) take under `table`.
 
-    Agrees with a replay's own prices to rounding (1e-12 relative). `kernel_factors` scales a kernel's whole time.
+    Agrees with a replay's own prices at the full clock to rounding (1e-12 relative). `kernel_factors` scales a kernel's whole time.
 
     Raises:
         InvariantError: a step is larger than the table's limits; select with `covered_steps` first.
@@ -92,9 +94,8 @@ def step_seconds(table: StepTable, steps: pa.Table, *, kernel_factors: Mapping[s
         device_s += (kernel.weight * kernel.time_s)[kernel.row]
     device_s += swap_seconds(table, steps)
     captured = _captured_tokens(table, _shapes(steps))
-    launches = table.launches_count + table.prefill_launches_count * (steps["prefill_tokens"].to_numpy() > 0)
-    host_s = np.where(captured > 0, table.host_graph_launch_s, launches * table.host_launch_s)
-    return StepSeconds(device_s=device_s, host_s=host_s, captured_tokens=captured)
+    host_s = np.where(captured > 0, table.host_graph_launch_s, table.eager_host_s(steps["prefill_tokens"].to_numpy() > 0))
+    return StepSeconds(device_s=device_s, host_s=host_s, captured_tokens=captured, overlap=table.limits.host_overlap)
 
 
 def swap_seconds(table: StepTable, steps: pa.Table) -> Floats:

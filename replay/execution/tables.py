@@ -32,7 +32,8 @@ STEPS_SCHEMA = pa.schema(
     [
         pa.field("scheduled_s", pa.float64(), nullable=False),  # when it was composed: at its start, or an earlier step's end
         pa.field("start_s", pa.float64(), nullable=False),
-        pa.field("end_s", pa.float64(), nullable=False),  # start + max(device, host)
+        pa.field("end_s", pa.float64(), nullable=False),  # start + compile + max(device, host) or sum, or later behind others in a pipeline
+        pa.field("compile_s", pa.float64(), nullable=False),  # wait for a variant of the kernels that no step needed before
         pa.field("device_s", pa.float64(), nullable=False),
         pa.field("host_s", pa.float64(), nullable=False),
         pa.field("tokens", pa.int64(), nullable=False),  # new tokens computed: decode sequences + prefill tokens
@@ -51,6 +52,9 @@ STEPS_SCHEMA = pa.schema(
         pa.field("preemptions", pa.int64(), nullable=False),  # since the step before was composed
         pa.field("swapped_blocks", pa.int64(), nullable=False),  # moved to host memory since then, and back from it for this step
         pa.field("replica", pa.int64(), nullable=False),
+        pa.field("clock_hz", pa.float64()),  # this and the next two are null where the device has no power
+        pa.field("energy_j", pa.float64()),  # of all ranks, idle power during the step included
+        pa.field("temperature_c", pa.float64()),  # at the step's end
     ]
 )
 """One row per step, in the order of their starts."""

@@ -159,7 +159,7 @@ class Engine:
         for request in list(self.running):
             if budget == 0 or request not in self.running:
                 break
-            if request.last_is_promised:
+            if not self.may_compute(request):
                 continue
             tokens = min(request.known - request.computed, budget)
             missing = self.missing(request, tokens)
@@ -192,7 +192,7 @@ class Engine:
                 missing = self.blocks_for(hit + tokens) - len(cached)
             wanted = self.blocks_for(request.known) - len(cached) if self.limits.kv_policy == "whole_prompt" else missing
             fits = wanted + sum(not block.users for block in cached) <= self.pool.free_count - self.table.watermark_blocks
-            if not fits or (self.limits.scheduler != "chunked" and hit + tokens < request.known):
+            if self.awaits_token(request) or not fits or (self.limits.scheduler != "chunked" and hit + tokens < request.known):
                 if self.limits.unfit == "block":
                     break
                 continue
@@ -233,6 +233,14 @@ class Engine:
         if batch_is_full(self) or preferred_size(self) or not self.waiting:
             return now_s
         return float(min(request.sent_s for request in self.waiting) + self.limits.max_delay_s)
+
+    def awaits_token(self, request: Request) -> bool:
+        """Whether a request waits for its next token, which is in flight."""
+        return self.limits.inflight_steps > 1 and request.promised > len(request.token_times_s)
+
+    def may_compute(self, request: Request) -> bool:
+        """Whether a running request has something to compute."""
+        return not (request.last_is_promised or self.awaits_token(request))
 
     def missing(self, request: Request, tokens: int) -> int:
         """Blocks that a request lacks for its next tokens."""

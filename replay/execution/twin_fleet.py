@@ -8,6 +8,7 @@ from collections import deque
 from typing import Any
 
 from replay.execution.twin_engine import Chunk, Engine, Request
+from replay.execution.twin_power import Board
 from replay.execution.twin_prices import Prices
 from replay.provenance import Load
 
@@ -17,7 +18,13 @@ class Replica:
 
     def __init__(self, engine: Engine, prices: Prices) -> None:
         self.engine, self.prices = engine, prices
-        self.most_in_flight = 2 if engine.limits.async_scheduling else 1
+        self.board = Board(prices, engine.table.power) if engine.table.power else None
+        limits = engine.limits
+        self.variants = set(limits.compile_bins[: limits.compiled_at_start])
+        self.ready_s = limits.ready_s
+        self.most_in_flight = 2 if limits.async_scheduling else limits.inflight_steps
+        self.stage_shares = prices.stage_shares() if self.most_in_flight > 1 and not limits.async_scheduling else [1.0]
+        self.stages_left_s = [0.0 for _ in self.stage_shares]
         self.coming: deque[Request] = deque()
         self.steps: list[dict[str, Any]] = []
         self.in_flight: deque[tuple[float, list[Request]]] = deque()
@@ -32,7 +39,7 @@ class Replica:
         self.coming.append(request)
         self.outstanding += 1
         if self.rests or self.next_s == math.inf:
-            self.next_s = min(self.next_s, at_s)
+            self.next_s = max(self.ready_s, min(self.next_s, at_s))
 
     def go_on(self) -> list[Request]:
         """Do what comes next, at `next_s`; return the requests that are done with that."""
@@ -70,11 +77,32 @@ class Replica:
     def start(self, chunks: list[Chunk], now_s: float) -> None:
         """Put a step behind those in flight."""
         step = _counts(chunks, self.engine)
-        step |= self.prices.price(step)
-        start_s = max(now_s, self.steps[-1]["end_s"] if self.steps else 0.0)
-        step |= {"scheduled_s": now_s, "start_s": start_s, "end_s": start_s + max(step["device_s"], step["host_s"])}
+        compile_s, eager = self.variant(step["tokens"])
+        start_s, idle_since_s = max(now_s, self.stages_left_s[0]), self.stages_left_s[0]
+        step |= {"compile_s": compile_s, "scheduled_s": now_s, "start_s": start_s}
+        step |= self.board.run(step, start_s - idle_since_s, eager=eager) if self.board else self.prices.price(step, eager=eager)
+        at_s, duration_s = start_s + compile_s, self.duration_s(step)
+        for stage, share in enumerate(self.stage_shares):
+            at_s = self.stages_left_s[stage] = max(at_s, self.stages_left_s[stage]) + duration_s * share
+        step["end_s"] = at_s
         self.steps.append(step)
         self.in_flight.append((step["end_s"], [chunk.request for chunk in chunks if chunk.emits]))
+
+    def duration_s(self, step: dict[str, Any]) -> float:
+        """How long a step takes."""
+        both = (float(step["device_s"]), float(step["host_s"]))
+        return max(both) if self.engine.limits.host_overlap else sum(both)
+
+    def variant(self, tokens: int) -> tuple[float, bool]:
+        """How long a step waits for the variant that it needs, and whether it does without, for there may be no more."""
+        limits = self.engine.limits
+        needed = next((size for size in limits.compile_bins if size >= tokens), None)
+        if needed is None or needed in self.variants:
+            return 0.0, False
+        if len(self.variants) == limits.compile_max_variants:
+            return 0.0, True
+        self.variants.add(needed)
+        return limits.compile_variant_s, False
 
 
 class Senders:

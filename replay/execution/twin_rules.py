@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def continue_by_priority(engine: Engine, budget: int) -> list[Chunk]:
     """Compute more of running requests, preempting the worst where blocks run out, even if it had its share."""
     shares: dict[Request, int] = {}
-    left = [request for request in engine.running if not request.last_is_promised]
+    left = [request for request in engine.running if engine.may_compute(request)]
     while left and budget:
         tokens = min(left[0].known - left[0].computed, budget)
         wanted = sum(engine.missing(request, share) for request, share in shares.items()) + engine.missing(left[0], tokens)

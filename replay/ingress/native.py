@@ -1,7 +1,8 @@
 """The product's own trace format: rows of TRACE_SCHEMA in Parquet, JSON Lines or CSV, and the provenance that travels with them.
 
-Provenance is one JSON object ``{"replay_gate_trace": {...}, "name": ..., "digest": ...}``: the first line of a JSON Lines file, or the
-schema metadata `replay_gate_trace` of a Parquet file. A file without it is read, and labelled as of unstated origin.
+Provenance is one JSON object ``{"replay_gate_trace": {...}, "name": ..., "digest": ..., "expert_load": {...}}``: the first line of a JSON
+Lines file, or the schema metadata `replay_gate_trace` of a Parquet file. A file without it is read, and labelled as of unstated origin.
+`expert_load` (schema `expert-load.v1`) says how often each expert of a mixture of experts was chosen, and is there where that is known.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ from replay.ingress.records import Line, ListColumn, read_lines
 from replay.ingress.source import STATED_KEY, Encoding, TraceSource
 from replay.ingress.trace import OPTIONAL_COLUMNS, TRACE_SCHEMA, Trace, check_trace_name
 from replay.provenance import ORIGIN_UNSTATED, TraceProvenance
+from replay.specs.routing import ExpertLoad
+
+LOAD_KEY = "expert_load"
+_BESIDE = ("name", "digest", LOAD_KEY)
+"""Keys that may stand beside the provenance."""
 
 _Rows = tuple[pa.Table, Callable[[int], str]]
 """A table and the place of each of its rows in the file."""
@@ -84,6 +90,8 @@ def write_trace(trace: Trace, path: Path) -> None:
 
 def _envelope(trace: Trace) -> bytes:
     document = {STATED_KEY: trace.provenance.to_document(), "name": trace.name, "digest": trace.digest}
+    if trace.expert_load is not None:
+        document[LOAD_KEY] = trace.expert_load.to_document()
     return json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
 
 
@@ -110,9 +118,9 @@ def stated_origin(source: TraceSource) -> StatedOrigin | None:
     if source.stated is None:
         return None
     place = f"{source.where}: {STATED_KEY}"
-    unknown = [key for key in source.stated if key not in (STATED_KEY, "name", "digest")]
+    unknown = [key for key in source.stated if key not in (STATED_KEY, *_BESIDE)]
     if unknown:
-        raise TraceError(place, f"the key {unknown[0]!r} beside it", "only 'name' and 'digest' beside it", "remove the key")
+        raise TraceError(place, f"the key {unknown[0]!r} beside it", f"only {', '.join(_BESIDE)} beside it", "remove the key")
     for key in ("name", "digest"):
         value = source.stated.get(key)
         if value is not None and not (isinstance(value, str) and value):
@@ -125,7 +133,18 @@ def stated_origin(source: TraceSource) -> StatedOrigin | None:
         got = f"{provenance.rows_read} rows read, which are not the kept and the set aside ones"
         raise TraceError(place, got, "rows_read = rows_kept + the sum of set_aside", "correct the counts")
     _require_usable(source, provenance, place)
-    return StatedOrigin(provenance=provenance, name=name, digest=source.stated.get("digest"))
+    load = read_load(source.stated[LOAD_KEY], f"{source.where}: {LOAD_KEY}") if LOAD_KEY in source.stated else None
+    return StatedOrigin(provenance=provenance, name=name, digest=source.stated.get("digest"), expert_load=load)
+
+
+def read_load(document: Any, where: str) -> ExpertLoad:
+    """Return the expert load of a JSON value.
+
+    Raises:
+        SpecError: it violates the schema `expert-load.v1`, or a layer has other experts than the first, or no choices.
+    """
+    check(document, "expert-load.v1", where)
+    return ExpertLoad.from_document(document, where)
 
 
 def _require_usable(source: TraceSource, provenance: TraceProvenance, place: str) -> None:

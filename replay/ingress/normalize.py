@@ -42,7 +42,9 @@ def normalize(parsed: ParsedRows, source: TraceSource, name: str) -> Trace:
         columns["arrival_s"] = pa.array(arrival_s)
     requests = pa.table(columns)
     _check_prefix_blocks(requests, parsed, source)
-    trace = build_trace(name=name, requests=requests, provenance=_provenance(parsed, source, set_aside, first, order_notes))
+    load = parsed.stated.expert_load if parsed.stated else None
+    provenance = _provenance(parsed, source, set_aside, first, order_notes)
+    trace = build_trace(name=name, requests=requests, provenance=provenance, expert_load=load)
     if parsed.stated and parsed.stated.digest not in (None, trace.digest):
         got = "rows that differ from the digest written with them"
         raise TraceError(source.where, got, "the rows as they were written", "copy or import the trace again")
@@ -74,14 +76,15 @@ def slice_trace(trace: Trace, *, start_s: float | None = None, end_s: float | No
         requests = requests.set_column(1, "arrival_s", pa.array(arrival_s - offset_s))
     left_out = trace.requests.num_rows - len(rows)
     was = trace.provenance
+    of_whole = ("the expert load is that of the whole trace",) if trace.expert_load is not None and left_out else ()
     provenance = replace(
         was,
         rows_kept=len(rows),
         set_aside=_added(was.set_aside, OUTSIDE_SLICE, left_out),
         recorded_at=shift_time(was.recorded_at, offset_s) if was.recorded_at and offset_s else was.recorded_at,
-        notes=(*was.notes, f"slice: {bounds}" + (f"; arrivals rebased by {offset_s!r} s" if offset_s else "")),
+        notes=(*was.notes, f"slice: {bounds}" + (f"; arrivals rebased by {offset_s!r} s" if offset_s else ""), *of_whole),
     )
-    return build_trace(name=trace.name, requests=requests, provenance=provenance)
+    return build_trace(name=trace.name, requests=requests, provenance=provenance, expert_load=trace.expert_load)
 
 
 def with_poisson_arrivals(trace: Trace, *, rate_per_s: float, seed: int) -> Trace:
@@ -102,7 +105,8 @@ def with_poisson_arrivals(trace: Trace, *, rate_per_s: float, seed: int) -> Trac
     was = trace.provenance
     kind: TraceKind = "synthetic" if was.kind == "synthetic" else "reconstructed"
     note = f"arrivals generated: Poisson, {rate_per_s!r} requests per second, seed {seed}"
-    return build_trace(name=trace.name, requests=requests, provenance=replace(was, kind=kind, notes=(*was.notes, note)))
+    provenance = replace(was, kind=kind, notes=(*was.notes, note))
+    return build_trace(name=trace.name, requests=requests, provenance=provenance, expert_load=trace.expert_load)
 
 
 def with_load(trace: Trace, load: Load) -> Trace:
@@ -125,7 +129,8 @@ def with_load(trace: Trace, load: Load) -> Trace:
     was = trace.provenance
     said = f"sent by clients: {load.concurrency or 'any number'} requests at once, think time {load.think_s!r} s"
     note = said + (", a session's next request after the answer to the last one" if load.sessions else "")
-    return build_trace(name=trace.name, requests=trace.requests, provenance=replace(was, load=load, notes=(*was.notes, note)))
+    provenance = replace(was, load=load, notes=(*was.notes, note))
+    return build_trace(name=trace.name, requests=trace.requests, provenance=provenance, expert_load=trace.expert_load)
 
 
 def scaled_trace(trace: Trace, *, rate_ratio: float) -> Trace:
@@ -144,7 +149,8 @@ def scaled_trace(trace: Trace, *, rate_ratio: float) -> Trace:
     was = trace.provenance
     kind: TraceKind = "synthetic" if was.kind == "synthetic" else "reconstructed"
     provenance = replace(was, kind=kind, notes=(*was.notes, f"arrivals scaled: {rate_ratio!r} times the rate"))
-    return build_trace(name=trace.name, requests=trace.requests.set_column(1, "arrival_s", pa.array(arrival_s)), provenance=provenance)
+    requests = trace.requests.set_column(1, "arrival_s", pa.array(arrival_s))
+    return build_trace(name=trace.name, requests=requests, provenance=provenance, expert_load=trace.expert_load)
 
 
 def stated_as_recorded(trace: Trace, *, origin: str) -> Trace:
@@ -158,7 +164,7 @@ def stated_as_recorded(trace: Trace, *, origin: str) -> Trace:
         got = f"a {was.kind} trace" + ("" if trace.has_arrivals else " without arrivals")
         raise TraceError(trace.name, got, "recorded arrivals and lengths of unstated origin", "leave the origin out")
     notes = (*was.notes, f"{ORIGIN_STATED_ON_IMPORT}; before: {was.kind}, {was.origin}")
-    return build_trace(name=trace.name, requests=trace.requests, provenance=replace(was, kind="recorded", origin=origin, notes=notes))
+    return replace(trace, provenance=replace(was, kind="recorded", origin=origin, notes=notes))
 
 
 def arrivals_on_grid(gaps_s: np.ndarray) -> np.ndarray:

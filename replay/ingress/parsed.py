@@ -9,6 +9,7 @@ from typing import Literal
 import pyarrow as pa
 
 from replay.provenance import TraceKind, TraceProvenance
+from replay.specs.routing import ExpertLoad
 
 Clock = Literal["relative", "wall", "utc"]
 """Zero of the arrivals: arbitrary, a zone-less calendar, or 1970 in UTC."""
@@ -30,6 +31,7 @@ class StatedOrigin:
     provenance: TraceProvenance
     name: str | None
     digest: str | None
+    expert_load: ExpertLoad | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ def open_streamed(path: Path) -> StreamedTrace:
                 source.where, "its Parquet pages are damaged", "a whole Parquet file", "copy or write the file again"
             ) from error
 
-    if digest_trace(column, stated.provenance.load) != stated.digest:
+    if digest_trace(column, stated.provenance.load, stated.expert_load) != stated.digest:
         got = "rows that differ from the digest written with them"
         raise TraceError(source.where, got, "the rows as they were written", "copy or import the trace again")
     arrivals = column("arrival_s")

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay.ingress.trace import Trace
+from replay.specs.routing import ExpertLoad
 
 PERCENTILES = (50, 95, 99)
 
@@ -31,6 +32,7 @@ def summarize(trace: Trace) -> dict[str, Any]:
         "prefix_reuse_ratio": _prefix_reuse_ratio(requests["prefix_blocks"]),
         "sessions": pc.count_distinct(requests["session_id"]).as_py() or None,
         "priorities": pc.count_distinct(requests["priority"]).as_py() or None,
+        "expert_load": None if trace.expert_load is None else _load_facts(trace.expert_load),
         "models": sorted(model for model in pc.unique(requests["model"]).to_pylist() if model is not None),
     }
 
@@ -59,6 +61,17 @@ def _length_facts(column: pa.ChunkedArray) -> dict[str, float | int]:
     points = np.percentile(lengths, PERCENTILES)
     facts: dict[str, float | int] = {f"p{p}": round(float(value), 6) for p, value in zip(PERCENTILES, points, strict=True)}
     return {"mean": float(lengths.mean()), **facts, "max": int(lengths.max())}
+
+
+def _load_facts(load: ExpertLoad) -> dict[str, Any]:
+    """Return what is known of the routing: of recorded loads also the most loaded expert over the mean, in the worst and mean layer."""
+    facts: dict[str, Any] = {name: text for name, text in load.to_document().items() if name != "layers"}
+    if not load.is_uniform:
+        loads = np.array(load.layers)
+        ratios = loads.max(axis=1) / loads.mean(axis=1)
+        facts |= {"layers": len(loads), "experts": loads.shape[1]}
+        facts |= {"max_over_mean_ratio": round(float(ratios.mean()), 6), "max_over_mean_ratio_worst_layer": round(float(ratios.max()), 6)}
+    return facts
 
 
 def _prefix_reuse_ratio(blocks: pa.ChunkedArray) -> float | None:

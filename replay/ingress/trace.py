@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from replay.errors import TraceError
 from replay.names import NAME_RULE, is_safe_name
 from replay.provenance import Load, TraceProvenance, digest_document
+from replay.specs.routing import ExpertLoad
 
 TRACE_SCHEMA = pa.schema(
     [
@@ -43,7 +44,9 @@ class Trace:
     requests: pa.Table
     provenance: TraceProvenance
     digest: str
-    """Digest of the rows and of how they are sent (not of the name or the rest of the provenance)."""
+    """Digest of the rows, of how they are sent and of the expert load, where stated (not of the name or the rest of the provenance)."""
+    expert_load: ExpertLoad | None = None
+    """How often each expert was chosen while the requests were served; None where nothing says so."""
 
     @property
     def has_arrivals(self) -> bool:
@@ -56,8 +59,8 @@ class Trace:
         return float(self.requests["arrival_s"][-1].as_py()) if self.has_arrivals else 0.0
 
 
-def build_trace(*, name: str, requests: pa.Table, provenance: TraceProvenance) -> Trace:
-    """Return the trace of rows that already have the promised order and values; casts to TRACE_SCHEMA and digests the rows.
+def build_trace(*, name: str, requests: pa.Table, provenance: TraceProvenance, expert_load: ExpertLoad | None = None) -> Trace:
+    """Return the trace of rows that already have the promised order and values; casts to TRACE_SCHEMA and digests the content.
 
     Raises:
         TraceError: the name could not stand in a path or on one line.
@@ -65,7 +68,13 @@ def build_trace(*, name: str, requests: pa.Table, provenance: TraceProvenance) -
     check_trace_name(name, "the trace's name")
     columns = {field.name: _column(requests, field) for field in TRACE_SCHEMA}
     table = pa.table(columns, schema=TRACE_SCHEMA)
-    return Trace(name=name, requests=table, provenance=provenance, digest=digest_trace(table.column, provenance.load))
+    digest = digest_trace(table.column, provenance.load, expert_load)
+    return Trace(name=name, requests=table, provenance=provenance, digest=digest, expert_load=expert_load)
+
+
+def with_expert_load(trace: Trace, load: ExpertLoad) -> Trace:
+    """Return a trace with the routing of its requests; it replaces one that was there."""
+    return build_trace(name=trace.name, requests=trace.requests, provenance=trace.provenance, expert_load=load)
 
 
 def renamed(trace: Trace, name: str) -> Trace:
@@ -85,10 +94,12 @@ def check_trace_name(name: str, where: str) -> None:
         raise TraceError(where, f"the trace name {shown}", NAME_RULE, "give it another one (--name)")
 
 
-def digest_trace(column: Callable[[str], pa.ChunkedArray], load: Load | None) -> str:
+def digest_trace(column: Callable[[str], pa.ChunkedArray], load: Load | None, expert_load: ExpertLoad | None) -> str:
     """Return the digest of a trace, of which `column` returns the columns one by one."""
     digest = digest_rows(column)
-    return digest if load is None else digest_document([digest, load])
+    if load is not None:
+        digest = digest_document([digest, load])
+    return digest if expert_load is None else digest_document([digest, expert_load.digest])
 
 
 def digest_rows(column: Callable[[str], pa.ChunkedArray]) -> str:

@@ -15,6 +15,7 @@ from replay.lowering.op_graph import (
     MatmulShape,
     OpGraph,
     Shape,
+    WaitShape,
 )
 from replay.specs.knobs import Phase, Stage
 
@@ -76,6 +77,8 @@ class Kernel:
     shape: Shape
     axis: Axis
     calls_count: int
+    stage_calls: tuple[int, ...] = ()
+    """Calls in each pipeline stage; empty where there is one stage."""
     weights_format: str = "bf16"
     activations_format: str = "bf16"
     sparse: bool = False
@@ -114,6 +117,8 @@ class Kernel:
             return UNFUSED_KERNELS if self.attention_backend == "unfused" else 1
         if isinstance(self.shape, ExpertsShape):
             return EXPERT_KERNELS
+        if isinstance(self.shape, WaitShape):
+            return 0
         return 2 if self.activations_format in MATRIX_RATES else 1  # the kernel that narrows activations, and the product
 
     @property

@@ -7,7 +7,7 @@ fixed number of rows (images of a convolution, rows of a product, products of a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -16,6 +16,7 @@ from replay.specs.knobs import Phase
 Axis = Literal["tokens", "sequences", "prefill_attention", "decode_attention", "batch", "fixed"]
 """What work is counted in. Serving steps: all tokens, sequences, or the queries and keys of one phase. ONNX graphs: items of the
 batch, or nothing that varies."""
+Collective = Literal["all_reduce", "all_gather", "all_to_all", "send_receive"]
 STEP_AXES: tuple[Axis, ...] = ("tokens", "sequences", "prefill_attention", "decode_attention")
 ATTENTION_PHASES: dict[str, Phase] = {"prefill_attention": "prefill", "decode_attention": "decode"}
 """Axes of attention -> phase."""
@@ -32,14 +33,57 @@ class MatmulShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadGroup:
+    """Experts of one rank that are chosen alike."""
+
+    count: float
+    """How many there are, on average over the layers."""
+    rows_per_token: float
+    """Chance that a token chooses one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLoads:
+    """How the experts of the layers are dealt to ranks, and what that makes of their loads."""
+
+    ranks_count: int
+    experts_count: int
+    """Experts of the rank that holds most."""
+    placement: str
+    typical: tuple[LoadGroup, ...]
+    """Experts of an average rank."""
+    busiest: tuple[LoadGroup, ...]
+    """Experts of the rank that gets most rows, layer by layer; empty where all ranks get as many."""
+    imbalance_ratios: tuple[float, ...]
+    """Rows of the busiest rank over those of the mean one, by layer; one entry where all layers are alike."""
+    exchanged: bool = False
+    """Whether ranks get only the tokens routed to them (all-to-all); else all ranks see all tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsShape:
-    """A mixture of experts: each row runs through `experts_per_row` of `experts_count` gated feed-forward blocks, and is summed up."""
+    """A mixture of experts: each row runs through `experts_per_row` gated feed-forward blocks, and is summed up."""
 
     hidden: int
     width: int
     """Columns of one expert, on this rank."""
     experts_count: int
+    """Experts whose weights the rank holds (the fullest one, where their numbers differ)."""
     experts_per_row: int
+    """Of all ranks."""
+    loads: RankLoads | None = None
+    """None: one group of ranks holds all experts, and they are chosen equally often."""
+
+    @property
+    def typical(self) -> tuple[LoadGroup, ...]:
+        """Experts of an average rank."""
+        even = LoadGroup(count=self.experts_count, rows_per_token=self.experts_per_row / self.experts_count)
+        return (even,) if self.loads is None else self.loads.typical
+
+    @property
+    def of_busiest(self) -> ExpertsShape:
+        """The same on the rank that the others wait for."""
+        return self if self.loads is None else replace(self, loads=replace(self.loads, typical=self.loads.busiest or self.loads.typical))
 
     @property
     def expert_weights(self) -> int:
@@ -80,7 +124,14 @@ class CollectiveShape:
 
     elements: int
     ranks: int
-    kind: Literal["all_reduce", "all_gather"]
+    kind: Collective
+    across_nodes: bool = False
+    """Whether every rank is in a node of its own; else they fill nodes one after another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitShape:
+    """Ranks that wait for the one with most rows of experts: as long as its experts take longer than those of an average one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +184,7 @@ Shape = (
     | ElementwiseShape
     | AttentionShape
     | CollectiveShape
+    | WaitShape
     | ConvolutionShape
     | BatchedMatmulShape
     | StreamShape
@@ -177,6 +229,8 @@ class Op:
     """None: follows from the shape and the formats that the mapping chooses."""
     members: tuple[str, ...] = ()
     """Operators of the source graph that it stands for, where they are several."""
+    stage_calls: tuple[int, ...] = ()
+    """Calls in each pipeline stage; empty where there is one stage."""
 
     def rows(self, batch: int) -> int:
         """Return the rows of a call for a batch of that many items."""
@@ -193,6 +247,9 @@ class OpGraph:
 
     ops: tuple[Op, ...]
     ranks_count: int
+    """Tensor-parallel ranks."""
+    stage_layers: tuple[int, ...] = ()
+    """Layers of each pipeline stage; empty where there is one stage."""
     batch_axis: str | None = None
     """Name of the axis that operators of axis `batch` follow."""
 

@@ -4,32 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from replay.lowering.expert_ranks import rank_loads
 from replay.lowering.fuse import Group, fuse
 from replay.lowering.kernel_plan import FORMAT_BYTES, MATRIX_RATES, Backend, BackendBin, Decision, Kernel, KernelPlan
 from replay.lowering.lower import lower
 from replay.lowering.op_graph import ATTENTION_PHASES, ElementwiseShape, ExpertsShape, MatmulShape, Op
+from replay.lowering.parallel_decisions import parallel_decisions
+from replay.lowering.stages import split_layers
 from replay.specs.hardware import HardwareSpec
 from replay.specs.knobs import PHASES
 from replay.specs.mapping import MappingSpec
 from replay.specs.model import ModelSpec
+from replay.specs.routing import ExpertLoad
 
 MATRIX_ALIGNMENT_BYTES = 16
 """Operand rows must start on this boundary for matrix units to load them (CUTLASS documentation, "alignment" of operands)."""
 
 
-def plan_kernels(model: ModelSpec, hardware: HardwareSpec, mapping: MappingSpec) -> KernelPlan:
+def plan_kernels(model: ModelSpec, hardware: HardwareSpec, mapping: MappingSpec, routing: ExpertLoad | None = None) -> KernelPlan:
     """Return the kernels of one step of `model` on `hardware` under `mapping`, with every decision.
 
+    `routing` is how often the experts are chosen; None where that is not known, and one group of ranks is taken to see it evenly.
+
     Raises:
-        SpecError: the tensor-parallel ranks do not divide the model.
+        SpecError: tensor-parallel ranks, stages or expert-parallel ranks do not divide the model, or routing is needed.
     """
-    ranks = mapping.count("parallelism.tensor")
-    graph = lower(model, ranks=ranks)
+    loads = rank_loads(model, mapping, routing)
+    stages = mapping.count("parallelism.pipeline")
+    stage_layers = split_layers(model, stages) if stages > 1 else ()
+    graph = lower(model, ranks=mapping.count("parallelism.tensor"), loads=loads, stage_layers=stage_layers)
     selector = _Selector(model=model, hardware=hardware, mapping=mapping, decisions={})
     kernels: list[Kernel] = []
     for group in fuse(graph, mapping):
         kernels.extend(selector.select(group))
-    return KernelPlan(graph=graph, kernels=tuple(kernels), decisions=tuple(selector.decisions.values()))
+    spread = parallel_decisions(model, mapping, graph, loads)
+    return KernelPlan(graph=graph, kernels=tuple(kernels), decisions=(*selector.decisions.values(), *spread))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +160,7 @@ class _Selector:
             shape=ElementwiseShape(read_elements=elements, written_elements=elements),
             axis=op.axis,
             calls_count=op.calls_count,
+            stage_calls=op.stage_calls,
         )
 
     def _kernel(self, group: Group, **choices: object) -> Kernel:
@@ -162,6 +172,7 @@ class _Selector:
             shape=op.shape,
             axis=op.axis,
             calls_count=op.calls_count,
+            stage_calls=op.stage_calls,
             **choices,  # type: ignore[arg-type]
         )
 

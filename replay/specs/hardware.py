@@ -88,6 +88,31 @@ class SpatialSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PowerSpec:
+    """What the board draws, what holds it back, and how it warms; `replay.execution.power_arrays` says how they act together."""
+
+    idle_w: float
+    cap_w: float
+    """Board limit, which the moving average of the power must keep."""
+    compute_w: float
+    """Draw above idle of the matrix units at the peak of any format, on-chip memories included: what a FLOP costs is this over the peak
+    of its format."""
+    memory_energy_j_per_byte: float
+    """To move one byte to or from device memory."""
+    average_s: float
+    """Time constant of the moving average."""
+    min_clock_hz: float
+    clock_step_hz: float
+    """Clocks run from `HardwareSpec.clock_hz` down to the least in such steps."""
+    ambient_c: float
+    throttle_c: float
+    """Temperature that the clock holds the board at or below."""
+    thermal_resistance_k_per_w: float
+    thermal_s: float
+    """Time constant of warming: resistance x heat capacity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFit:
     """A calibrated kernel family and the device that its timings were taken on."""
 
@@ -125,6 +150,8 @@ class HardwareSpec:
     """Matrix rate with weights of which two in every four are zero, over the dense rate; None without sparse units."""
     spatial: SpatialSpec | None = None
     """Systolic arrays, where the device multiplies on such."""
+    power: PowerSpec | None = None
+    """Power and heat, where they are described; without, the clock never changes."""
     kernels: tuple[KernelFit, ...] = ()
     """Calibrated kernel families: the device's own, then those of devices like it for what it has none of."""
     measured: tuple[MeasuredKernels, ...] = ()
@@ -151,6 +178,8 @@ class HardwareSpec:
         fields["measured"] = tuple(MeasuredKernels(**entry) for entry in fields.get("measured", ()))
         if "spatial" in fields:
             fields["spatial"] = SpatialSpec.from_document(fields["spatial"])
+        if "power" in fields:
+            fields["power"] = PowerSpec(**fields["power"])
         return cls(**fields)
 
     @cached_property

@@ -37,7 +37,7 @@ class KnobDefinition:
     stage: Stage
     """The stage that owns the knob: the one whose invariant it can break."""
     values: str
-    """`bool`, `int:1..8`, `int:1..8|auto` and `number:0..0.5` (bounds), `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model`, `name|auto`, `tables|none` or `a|b|c`."""
+    """`bool`, `int:1..8`, `int:1..8|auto` and `number:0..0.5` (bounds), `number:1..9|device`, `ratio`, `tile2|auto`, `tile3|auto`, `int|auto`, `sizes`, `int|model`, `name|auto`, `tables|none` or `a|b|c`."""
     default: Value
     revert_cost: RevertCost
     layers: tuple[str, ...] = ()
@@ -147,6 +147,10 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="parts of a sequence's keys that decode side by side; FlashAttention 3 combines 256 at most"),
         _knob("placement.weights", "tiling", "device|host", "device", "restart", layers=GEMM_LAYERS, reported_as="memory_placement, offload",
               meaning="where a layer type's weights live; host weights cross the host link every step"),
+        _knob("placement.experts", "execution", "linear|round_robin|balanced", "linear", "restart", reported_as="expert_placement_strategy, enable_eplb, expert_placement",
+              meaning="which expert-parallel rank holds which expert: consecutive ones, every n-th, or by recorded load so that the ranks' loads are alike"),
+        _knob("placement.copy_overlap", "tiling", "bool", True, "restart", layers=GEMM_LAYERS, reported_as="offload overlap, uva, prefetch",
+              meaning="host weights are read over the link while the product runs; else copied before it, and their time adds"),
         _knob("kv.block_tokens", "tiling", "int:1..4096", 16, "restart", reported_as="block_size", meaning="tokens of one cache block"),
         _knob("kv.memory_ratio", "tiling", "ratio", 0.9, "restart", reported_as="gpu_memory_utilization", meaning="share of device memory for weights, work space and cache"),
         _knob("kv.policy", "execution", "on_demand|whole_prompt|reserve", "on_demand", "restart",
@@ -154,17 +158,31 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="cache blocks at admission: taken as chunks need them; as well, but the whole prompt's must be free; or taken for prompt and output together"),
         _knob("kv.watermark_ratio", "execution", "number:0..0.5", 0.0, "restart", reported_as="watermark",
               meaning="share of the cache blocks that admission leaves free for running sequences"),
+        _knob("kv.prefix_cache_formats", "lowering", "any|16bit", "any", "rebuild", reported_as="prefix caching support of the KV cache format",
+              meaning="formats of the key-value cache with which the server can find blocks again; with others the prefix cache stays off"),
         _knob("kv.prefix_cache", "execution", "bool", False, "restart", reported_as="enable_prefix_caching, radix cache",
               meaning="find full cache blocks of equal beginnings again; the trace's prefix blocks say which begin alike"),
         _knob("kv.preemption", "execution", "recompute|swap", "recompute", "restart", reported_as="preemption_mode, swap_space",
               meaning="whether a preempted sequence computes everything again, or its cache blocks wait in host memory"),
         _knob("parallelism.tensor", "execution", "int:1..1024", 1, "restart", reported_as="tensor_parallel_size", meaning="accelerators that share each layer"),
+        _knob("parallelism.expert", "execution", "int:1..1024", 1, "restart", reported_as="enable_expert_parallel, ep_size, moe_expert_parallel_size, moe_parallelism",
+              meaning="ranks of the tensor-parallel group that the experts are divided among, whole; what is left of the group splits each of them by columns"),
+        _knob("parallelism.expert_exchange", "execution", "all_reduce|all_to_all", "all_reduce", "restart", reported_as="all2all_backend, moe_a2a_backend",
+              meaning="how expert-parallel ranks get tokens and join results: all ranks see all tokens and add up; or tokens are dispatched and combined, then gathered"),
+        _knob("parallelism.pipeline", "execution", "int:1..256", 1, "restart", reported_as="pipeline_parallel_size",
+              meaning="stages that the layers are split into, each on a tensor-parallel group of its own"),
+        _knob("batching.inflight_microbatches", "execution", "int:1..64|auto", "auto", "restart", reported_as="max_concurrent_batches, num_micro_batches, virtual engines",
+              meaning="steps that may be in a pipeline at once, each of other sequences or later chunks; `auto` = one for each stage"),
         _knob("all_reduce.one_shot_max_bytes", "execution", "int:0..1099511627776", 524288, "restart", reported_as="allreduce.threshold_bytes",
               meaning="largest message reduced in one step by every rank; larger ones use a ring"),
         _knob("graph.mode", "execution", "none|decode|full", "full", "restart", reported_as="cuda_graph, enforce_eager",
               meaning="which steps replay a captured graph: none, pure decode steps, or all that a size covers"),
         _knob("graph.sizes", "execution", "sizes", (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)), "restart",
               reported_as="cuda_graph_sizes, max capture size", meaning="token counts with a captured graph; a step is padded to the next one"),
+        _knob("power.cap_w", "execution", "number:1..100000|device", "device", "hot", reported_as="power limit, nvidia-smi -pl",
+              meaning="most watts that the moving average of each accelerator's power may reach; `device` = its board limit"),
+        _knob("power.max_clock_hz", "execution", "number:1e6..1e11|device", "device", "hot", reported_as="clock lock, nvidia-smi -lgc",
+              meaning="highest clock; `device` = the one that its peaks are stated at"),
         _knob("batching.max_running", "execution", "int:1..8192", 256, "restart", reported_as="max_running, max_num_seqs", meaning="sequences that run at once"),
         _knob("batching.max_batched_tokens", "execution", "int:1..131072", 2048, "restart", reported_as="max_num_batched_tokens, chunk_tokens",
               meaning="token budget of one step; prompts are cut into chunks that fit"),
@@ -180,6 +198,18 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="who is admitted next: first come, shortest prompt, longest cached prefix, highest response ratio, or smallest `priority` in the trace, which also decides who is preempted"),
         _knob("batching.unfit", "execution", "block|skip", "block", "restart", reported_as="head-of-line blocking",
               meaning="whether a waiting request without room holds up those behind it, or is passed over until it has some"),
+        _knob("host.call_s", "lowering", "number:0..1", 0.0, "restart", layers=LAYER_TYPES, reported_as="moe backend, host time per call",
+              meaning="host time of an eager call of a kernel beside its launch: looking up tactics, making workspaces, checking arguments"),
+        _knob("host.overlap", "execution", "bool", True, "restart", reported_as="stage placement, process isolation",
+              meaning="host and device work of a step run side by side; else one after the other, as two processes do that take turns on a device"),
+        _knob("compile.bins", "execution", "sizes", (), "rebuild", reported_as="compile_sizes, JIT shape buckets",
+              meaning="token counts up to which one compiled variant of the kernels serves; a step of more than the last needs none. Empty: nothing is compiled"),
+        _knob("compile.variant_s", "execution", "number:0..3600", 0.0, "rebuild", reported_as="JIT compile time",
+              meaning="how long the first step that needs a variant waits for it"),
+        _knob("compile.warmup", "execution", "none|at_start|before_ready", "none", "restart", reported_as="warmup, compile at start",
+              meaning="whether variants are compiled under traffic, while the first requests wait, or before the server takes any"),
+        _knob("compile.max_variants", "execution", "int:1..1048576|unlimited", "unlimited", "restart", reported_as="recompile_limit, cache_size_limit",
+              meaning="variants that a server keeps; steps that need another one run eagerly from then on"),
         _knob("fleet.replicas", "execution", "int:1..1024", 1, "restart", reported_as="data_parallel_size, replicas",
               meaning="copies of the server, each with its own accelerators and cache, that share the requests"),
         _knob("fleet.routing", "execution", "round_robin|least_loaded|power_of_two|prefix_aware", "round_robin", "hot", reported_as="router policy",
@@ -237,9 +267,12 @@ def _accepts(values: str, value: object) -> tuple[bool, str]:
     if values == "ratio":
         return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1, "a number above 0 and at most 1"
     if values.startswith("number:"):
-        least_number, most_number = (float(bound) for bound in values[7:].split(".."))
+        bounds, _, word = values[7:].partition("|")
+        least_number, most_number = (float(bound) for bound in bounds.split(".."))
         real = isinstance(value, int | float) and not isinstance(value, bool)
-        return real and least_number <= value <= most_number, f"a number from {least_number:g} to {most_number:g}"  # type: ignore[operator]
+        inside = real and least_number <= value <= most_number  # type: ignore[operator]
+        wanted = f"a number from {least_number:g} to {most_number:g}" + (f' or "{word}"' if word else "")
+        return inside or (bool(word) and value == word), wanted
     if values.startswith("int:"):
         bounds, _, word = values[4:].partition("|")
         least, most = (int(bound) for bound in bounds.split(".."))

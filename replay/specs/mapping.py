@@ -77,9 +77,9 @@ class MappingSpec:
         assert isinstance(value, int)
         return value
 
-    def number(self, name: str) -> float:
-        """Return a knob of the whole model that is a number."""
-        value = self.value(name)
+    def number(self, name: str, *, layer: str | None = None) -> float:
+        """Return a knob that is a number, of the whole model or a layer type."""
+        value = self.value(name, layer=layer)
         assert isinstance(value, int | float)
         return float(value)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from replay.lowering.kernel_plan import FORMAT_BYTES, Kernel, KernelPlan
 from replay.specs.hardware import HardwareSpec
 from replay.specs.mapping import MappingSpec
@@ -18,18 +20,28 @@ def kv_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping:
 
     Work space = input and output of the widest matrix multiply for a full step, the step's logits in 32 bit, and the runtime.
     A pool that does not fit has 0 blocks. Servers keep the weights of latent attention in both forms, expanding and absorbed.
+    A block has a part in every pipeline stage, so the stage with least room decides (vLLM takes the least of its workers). Each moves its
+    part over a link of its own when a step comes to it, so that the parts' times add up over the step.
     """
-    products = [kernel for kernel in plan.kernels if kernel.weights_count]
-    weights = sum(kernel.weights_bytes * kernel.calls_count for kernel in products if not weights_on_host(kernel, mapping))
-    if not model.tied_embeddings:
+    stages = [_stage_pool(plan, model, hardware, mapping, stage) for stage in range(mapping.count("parallelism.pipeline"))]
+    return replace(min(stages, key=lambda pool: pool.blocks_count), block_swap_s=sum(pool.block_swap_s for pool in stages))
+
+
+def _stage_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping: MappingSpec, stage: int) -> KvPool:
+    """Return what one pipeline stage has room for; the first has the embedding, the last the LM head and the logits."""
+    last = stage == mapping.count("parallelism.pipeline") - 1
+    calls = {kernel.id: kernel.stage_calls[stage] if kernel.stage_calls else kernel.calls_count for kernel in plan.kernels}
+    products = [kernel for kernel in plan.kernels if kernel.weights_count and calls[kernel.id]]
+    weights = sum(kernel.weights_bytes * calls[kernel.id] for kernel in products if not weights_on_host(kernel, mapping))
+    if stage == 0 and not (model.tied_embeddings and last):
         weights += model.vocabulary_size * model.hidden_size * FORMAT_BYTES["bf16"] / plan.graph.ranks_count
     widest = max(_row_bytes(kernel) for kernel in products if kernel.axis == "tokens")
-    logits = mapping.count("batching.max_running") * model.vocabulary_size * LOGITS_BYTES
+    logits = mapping.count("batching.max_running") * model.vocabulary_size * LOGITS_BYTES if last else 0.0
     workspace = mapping.count("batching.max_batched_tokens") * widest + logits + RUNTIME_BYTES
     decode = next(kernel for kernel in plan.kernels if kernel.phase == "decode")  # prompts may attend over keys expanded from the cache
     token_bytes = decode.attention.kv_heads * decode.attention.stored_size * FORMAT_BYTES[decode.kv_format]
     block_tokens = mapping.count("kv.block_tokens")
-    block_bytes = block_tokens * token_bytes * model.layers_count
+    block_bytes = block_tokens * token_bytes * calls[decode.id]
     left = mapping.number("kv.memory_ratio") * hardware.memory_bytes - weights - workspace
     return KvPool(
         blocks_count=max(0, int(left // block_bytes)),

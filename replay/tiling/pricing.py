@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from replay.lowering.kernel_plan import Decision, Kernel
-from replay.lowering.op_graph import CollectiveShape
+from replay.lowering.op_graph import CollectiveShape, WaitShape
 from replay.specs.mapping import MappingSpec
 from replay.tiling.attention import AttentionPricer
 from replay.tiling.bins import AttentionBin, ProductBin
@@ -28,7 +28,8 @@ class Pricer:
     def product(self, kernel: Kernel, rows: Array, bin_: ProductBin) -> ProductChoice:
         """Return what runs of a matrix multiply or of experts for each row count [rows], at least 1.
 
-        Weights that the mapping keeps on the host cross the link in each call.
+        Weights that the mapping keeps on the host cross the link in each call, on a stream of their own: the kernel reads them from there
+        while it computes, and link and device memory add up (`placement.copy_overlap`); else the copy comes first, and nothing hides it.
         """
         if self.library.device.spatial is not None:
             kernels = SpatialKernels(device=self.library.device)
@@ -38,8 +39,12 @@ class Pricer:
             choice = price(kernel, rows, bin_, self.library, self.stack(kernel))
         if not weights_on_host(kernel, self.mapping):
             return choice
-        terms = choice.cost.terms.with_memory(kernel.weights_bytes / self.library.device.host_link_bytes_per_s)
-        return replace(choice, cost=choice.cost.unmeasured(terms))
+        copy_s, cost = kernel.weights_bytes / self.library.device.host_link_bytes_per_s, choice.cost
+        if self.mapping.value("placement.copy_overlap", layer=kernel.layer_type):
+            terms = cost.terms.with_memory(copy_s)
+        else:
+            terms = cost.terms.with_memory_after(copy_s, 0.0, cost.overlap_exponent)
+        return replace(choice, cost=cost.unmeasured(terms))
 
     def movement(self, kernel: Kernel, rows: Array) -> Cost:
         """Return the cost of a stream or a collective for each row count [rows], at least 1."""
@@ -80,4 +85,6 @@ def _families(kernel: Kernel) -> tuple[str, ...]:
         return (str(kernel.axis),)
     if kernel.backends:
         return ("gemm", "vector_gemm") if kernel.is_dense else ("experts",)
+    if isinstance(kernel.shape, WaitShape):
+        return ("experts",)
     return COLLECTIVE_FAMILIES if isinstance(kernel.shape, CollectiveShape) else stream_families(kernel)

@@ -10,9 +10,10 @@ import numpy.typing as npt
 from replay.lowering.kernel_plan import FORMAT_BYTES, MATRIX_RATES, Kernel
 from replay.specs.hardware import KernelFit
 from replay.tiling.bins import ProductBin, product_format
+from replay.tiling.expert_rows import rank_rows
 from replay.tiling.families import vector_gemm
 from replay.tiling.families.arithmetic import FP16_STORED
-from replay.tiling.families.expert_tiles import ExpertTiles, expected_active, expected_row_tiles, marlin_tiles, vllm_block_tiles, vllm_tiles
+from replay.tiling.families.expert_tiles import ExpertTiles, marlin_tiles, vllm_block_tiles, vllm_tiles
 from replay.tiling.families.experts import EXPERTS
 from replay.tiling.families.gemm import GemmFamily, gemm_family, gemm_shapes
 from replay.tiling.families.gemm_paths import gemm_paths
@@ -121,7 +122,7 @@ def _on_vector_units(kernel: Kernel, rows: Array, library: KernelLibrary, stack:
 
 
 def price_experts(kernel: Kernel, rows: Array, bin_: ProductBin, library: KernelLibrary, stack: str) -> ProductChoice:
-    """Return a mixture of experts on one rank for each number of tokens [rows], at least 1, routed evenly at random."""
+    """Return a mixture of experts on one average rank for each number of tokens [rows], at least 1, routed at random by load."""
     shape, device = kernel.experts, library.device
     variant = kernel.weights_format if kernel.activations_format in MATRIX_RATES or FORMAT_BYTES[kernel.weights_format] < 1 else "bf16"
     found = library.find("experts", (variant, *EXPERT_STAND_INS.get(variant, ("bf16",))), stack)
@@ -129,19 +130,17 @@ def price_experts(kernel: Kernel, rows: Array, bin_: ProductBin, library: Kernel
     model = library.model(EXPERTS, found, wanted=variant, timed=timed)
     ones = np.ones(len(rows))
     tiles = _expert_tiles(kernel, rows, bin_)
-    share = shape.experts_per_row / shape.experts_count
-    active = shape.experts_count * expected_active(rows * share)
-    row_tiles = shape.experts_count * expected_row_tiles(rows * share, tiles.rows)
+    load = rank_rows(shape, rows, tiles.rows)
     shapes = {
-        "tokens": rows,
+        "tokens": load.tokens,
         "choices": shape.experts_per_row * ones,
         "hidden": shape.hidden * ones,
         "inter": shape.width * ones,
         "matrices": 3.0 * ones,
         "experts": shape.experts_count * ones,
-        "rows": rows * shape.experts_per_row,
-        "active_experts": active,
-        "row_tiles": row_tiles,
+        "rows": load.rows,
+        "active_experts": load.active_experts,
+        "row_tiles": load.row_tiles,
         "tile_rows": tiles.rows,
         "tile_columns": tiles.columns,
         "tile_depth": tiles.depth,
@@ -150,13 +149,13 @@ def price_experts(kernel: Kernel, rows: Array, bin_: ProductBin, library: Kernel
         "weight_bytes": FORMAT_BYTES[kernel.weights_format] * ones,
         "activation_bytes": FORMAT_BYTES[kernel.activations_format] * ones,
     }
-    grid = row_tiles * np.ceil(2.0 * shape.width / tiles.columns)
+    grid = load.row_tiles * np.ceil(2.0 * shape.width / tiles.columns)
     return ProductChoice(
         cost=model.cost(shapes, device),
         tile=np.stack([tiles.rows, tiles.columns, tiles.depth], axis=1).astype(np.int64),
         split=np.ones(len(rows), dtype=np.int64),
         waves=np.maximum(grid / device.units_count, 1.0),
-        padding_ratio=1.0 - rows * shape.experts_per_row / (row_tiles * tiles.rows),
+        padding_ratio=1.0 - load.rows / (load.row_tiles * tiles.rows),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,9 @@ from replay.specs.model import ModelSpec
 from replay.tiling.bins import tile_decisions
 from replay.tiling.library import Cost, KernelLibrary
 from replay.tiling.memory import kv_pool
+from replay.tiling.power import power_decisions, step_power
 from replay.tiling.pricing import Pricer
-from replay.tiling.step_table import KERNEL_SCHEMA, MEASURED_SCHEMA, StepLimits, StepTable
+from replay.tiling.step_table import KERNEL_SCHEMA, MEASURED_SCHEMA, STAGE_SCHEMA, StepLimits, StepTable
 from replay.tiling.table_decisions import table_decisions
 from replay.tiling.tabulate import Tabulator
 
@@ -48,13 +49,17 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
         prefill_terms=terms["prefill_attention"],
         capture=captured_graphs(mapping, limits),
         host_launch_s=hardware.host.launch_s,
-        host_graph_launch_s=hardware.host.graph_launch_s,
+        host_graph_launch_s=hardware.host.graph_launch_s * limits.pipeline_stages,
         launches_count=sum(kernel.launches_count for kernel in plan.kernels if kernel.axis != "prefill_attention"),
         prefill_launches_count=sum(kernel.launches_count for kernel in plan.kernels if kernel.axis == "prefill_attention"),
         pool=kv_pool(plan, model, hardware, mapping),
         limits=limits,
-        reference_flops_per_s=hardware.reference_flops_per_s * plan.graph.ranks_count,
+        reference_flops_per_s=hardware.reference_flops_per_s * plan.graph.ranks_count * limits.pipeline_stages,
+        host_calls_s=_host_calls_s(plan, mapping, prefill=False),
+        prefill_host_calls_s=_host_calls_s(plan, mapping, prefill=True),
         measured=_measured_table(tabulator.costs),
+        power=None if limits.inflight_steps > 1 else step_power(plan, hardware, mapping),
+        stages=_stage_table(plan),
     )
     decisions = (
         *plan.decisions,
@@ -62,6 +67,7 @@ def schedule(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping
         *table_decisions(plan.kernels, hardware, mapping, limits.max_batched_tokens),
         *tile_decisions(plan.kernels, hardware, mapping, limits.max_batched_tokens),
         *serving_decisions(model, mapping, limits),
+        *power_decisions(hardware, mapping, overlapping=limits.inflight_steps > 1),
     )
     return Schedule(plan=plan, table=table, decisions=decisions)
 
@@ -70,14 +76,15 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
     """Return the serving limits a mapping sets for a model.
 
     Raises:
-        SpecError: the prefix cache is on and preempted sequences are swapped.
+        SpecError: the prefix cache is on and preempted sequences are swapped; or asynchronous scheduling with several pipeline stages.
     """
     asked = mapping.value("batching.max_context_tokens")
     context = min(asked, model.max_context_tokens) if isinstance(asked, int) else model.max_context_tokens
     budget, scheduler = mapping.count("batching.max_batched_tokens"), str(mapping.value("batching.scheduler"))
     if scheduler != "chunked":  # prompts are computed whole, also those of preempted sequences with what they had generated
         context = min(context, budget)
-    prefix_cache, preemption = mapping.value("kv.prefix_cache") is True, str(mapping.value("kv.preemption"))
+    prefix_cache = mapping.value("kv.prefix_cache") is True and _finds_blocks_again(mapping)
+    preemption = str(mapping.value("kv.preemption"))
     if prefix_cache and preemption == "swap":
         fix = 'turn one of them off (kv.preemption = "recompute")'
         raise SpecError("kv.preemption", '"swap" together with kv.prefix_cache = true', "one of the two", fix)
@@ -96,11 +103,38 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
         unfit=str(mapping.value("batching.unfit")),
         preemption=preemption,
         prefix_cache=prefix_cache,
+        host_overlap=mapping.value("host.overlap") is True,
         kv_policy=str(mapping.value("kv.policy")),
         kv_watermark_ratio=mapping.number("kv.watermark_ratio"),
+        pipeline_stages=mapping.count("parallelism.pipeline"),
+        compile_bins=bins if isinstance(bins := mapping.value("compile.bins"), tuple) else (),
+        compile_variant_s=mapping.number("compile.variant_s"),
+        compile_warmup=str(mapping.value("compile.warmup")),
+        compile_max_variants=kept if isinstance(kept := mapping.value("compile.max_variants"), int) else None,
+        inflight_steps=_inflight_steps(mapping),
         replicas_count=mapping.count("fleet.replicas"),
         routing=str(mapping.value("fleet.routing")),
     )
+
+
+def _finds_blocks_again(mapping: MappingSpec) -> bool:
+    """Return whether the prefix cache works with the cache's format."""
+    return mapping.value("kv.prefix_cache_formats") == "any" or mapping.value("formats.kv") != "fp8"
+
+
+def _inflight_steps(mapping: MappingSpec) -> int:
+    """Return the steps that may be under way at once: one without stages, else what is asked, or one for each stage."""
+    stages, asked = mapping.count("parallelism.pipeline"), mapping.value("batching.inflight_microbatches")
+    if stages > 1 and mapping.value("batching.async_scheduling") is True:
+        raise SpecError(
+            "batching.async_scheduling",
+            f"true with parallelism.pipeline = {stages}",
+            "false, for several stages (as vLLM V1 wanted at first)",
+            "turn it off; batching.inflight_microbatches keeps the stages busy",
+        )
+    if stages == 1:
+        return 1
+    return asked if isinstance(asked, int) else stages
 
 
 def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits) -> tuple[Decision, ...]:
@@ -118,6 +152,13 @@ def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits
     if beyond and KNOBS["graph.sizes"].default != sizes:
         reason = f"no step has more than batching.max_batched_tokens = {limits.max_batched_tokens} tokens"
         found.append(_serving_decision("graph.sizes", f"sizes up to {beyond[-1]}", f"sizes up to {limits.max_batched_tokens}", reason))
+    if mapping.value("kv.prefix_cache") is True and not limits.prefix_cache:
+        reason = f"the server cannot find blocks of formats.kv = {mapping.value('formats.kv')!r} again (kv.prefix_cache_formats)"
+        found.append(replace(_serving_decision("kv.prefix_cache", "true", "false", reason), stage="lowering"))
+    steps = mapping.value("batching.inflight_microbatches")
+    if isinstance(steps, int) and steps != limits.inflight_steps:
+        reason = "parallelism.pipeline = 1: without stages one step is under way at a time"
+        found.append(_serving_decision("batching.inflight_microbatches", steps, limits.inflight_steps, reason))
     if limits.max_delay_s > 0.0 and limits.scheduler != "static":
         reason = f"the {limits.scheduler} scheduler starts at once"
         found.append(_serving_decision("batching.max_delay_s", limits.max_delay_s, 0, reason))
@@ -151,6 +192,23 @@ def _kernel_table(plan: KernelPlan, model: ModelSpec, costs: dict[str, Cost]) ->
         for kernel in plan.kernels
     ]
     return pa.Table.from_pylist(rows, schema=KERNEL_SCHEMA)
+
+
+def _host_calls_s(plan: KernelPlan, mapping: MappingSpec, *, prefill: bool) -> float:
+    """Return the host time beside launches of an eager step's kernels, or of those that only steps with prefill tokens have."""
+    kernels = [kernel for kernel in plan.kernels if (kernel.axis == "prefill_attention") == prefill]
+    return float(sum(kernel.calls_count * mapping.number("host.call_s", layer=kernel.layer_type) for kernel in kernels))
+
+
+def _stage_table(plan: KernelPlan) -> pa.Table:
+    """Return the calls of each kernel in each pipeline stage (STAGE_SCHEMA)."""
+    rows = [
+        {"kernel": kernel.id, "stage": stage, "calls_count": calls}
+        for kernel in plan.kernels
+        for stage, calls in enumerate(kernel.stage_calls)
+        if calls
+    ]
+    return pa.Table.from_pylist(rows, schema=STAGE_SCHEMA)
 
 
 def _measured_table(costs: dict[str, Cost]) -> pa.Table:

@@ -18,7 +18,7 @@ import numpy as np
 from replay.lowering.kernel_plan import FORMAT_BYTES, Kernel
 from replay.specs.hardware import HardwareSpec
 from replay.tiling.attention import equal_prompts
-from replay.tiling.families.expert_tiles import expected_active
+from replay.tiling.expert_rows import rank_rows
 from replay.tiling.library import UNCALIBRATED_ERROR_RATIO, Cost
 from replay.tiling.products import ProductChoice
 from replay.tiling.spatial.choice import SpatialChoice, overlap_exponent
@@ -45,10 +45,11 @@ class SpatialKernels:
         return _choice(found, self._cost(found.terms))
 
     def experts(self, kernel: Kernel, rows: Array) -> ProductChoice:
-        """Return a mixture of experts for each number of tokens [rows], at least 1, routed evenly at random: up, then down."""
+        """Return a mixture of experts on one average rank for each number of tokens [rows], at least 1, routed by load: up, then down."""
         shape = kernel.experts
-        active = np.maximum(shape.experts_count * expected_active(rows * shape.experts_per_row / shape.experts_count), 1.0)
-        each = np.maximum(rows * shape.experts_per_row / active, 1.0)
+        load = rank_rows(shape, rows, np.full(len(rows), np.inf))  # no tile is ever full: row tiles do not count here
+        active = np.maximum(load.active_experts, 1.0)
+        each = np.maximum(load.rows / active, 1.0)
         up = self._mapped(kernel, each, 2 * shape.width, shape.hidden, repeats=active)
         down = self._mapped(kernel, each, shape.hidden, shape.width, repeats=active)
         return _choice(up, self._cost(in_sequence([up.terms, down.terms], self._exponent)))

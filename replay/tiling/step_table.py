@@ -26,6 +26,7 @@ device work is the sum over kernels of calls x time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,16 +59,26 @@ MEASURED_SCHEMA = pa.schema(
     ]
 )
 """Ranges of rows of a kernel's term table that timings of the kernel decide: they are `measured`, whatever `source` says of the others."""
+STAGE_SCHEMA = pa.schema(
+    [
+        pa.field("kernel", pa.string(), nullable=False),
+        pa.field("stage", pa.int64(), nullable=False),
+        pa.field(
+            "calls_count", pa.int64(), nullable=False
+        ),  # calls of a step in that stage; over the stages they add up to KERNEL_SCHEMA's
+    ]
+)
+"""Calls of each kernel in each pipeline stage that runs it. A hand-over counts where it is sent, its gathering where it is received."""
 MEASURED_ERROR_RATIO = 0.02
 """Mean relative error of those: two collections of one kernel on one device model differ by 1 to 3 % in the median (public tables)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvPool:
-    """The key-value cache of one replica."""
+    """The key-value cache of one replica; bytes are those of the pipeline stage with least room for it."""
 
     blocks_count: int
-    """Blocks that fit beside weights and work space; 0 where nothing fits."""
+    """Blocks that fit beside weights and work space in every stage; 0 where nothing fits."""
     block_tokens: int
     block_bytes: float
     """Bytes of one block on each rank."""
@@ -78,10 +89,44 @@ class KvPool:
     """Time that one block takes over the host link, one way."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPower:
+    """How the devices that run the steps draw power."""
+
+    idle_w: float
+    """Of each device, as all further figures."""
+    cap_w: float
+    """What the moving average of the power must keep."""
+    average_s: float
+    """Time constant of the moving average."""
+    ambient_c: float
+    throttle_c: float
+    """Temperature that the clock holds the device at or below."""
+    thermal_resistance_k_per_w: float
+    thermal_s: float
+    """Time constant of warming."""
+    memory_energy_j_per_byte: float
+    full_clock_hz: float
+    """Clock that the terms of the table hold at: at another one, compute times are longer in proportion, all others are not."""
+    clocks_hz: tuple[float, ...]
+    """Clocks that may be chosen, the highest first."""
+    ranks_count: int
+    """Devices that share each step; they draw alike."""
+    flop_energy_j: tuple[float, ...]
+    """Energy of a FLOP in each kernel, in the table's order."""
+
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> StepPower:
+        """Return what its JSON form says."""
+        tuples = {name: tuple(document[name]) for name in ("clocks_hz", "flop_energy_j")}
+        return cls(**{**document, **tuples})
+
+
 SCHEDULER_NAMES = ("chunked", "prefill_first", "static")
 QUEUE_NAMES = ("fcfs", "sjf", "longest_prefix", "hrrn", "priority")
 UNFIT_NAMES = ("block", "skip")
 PREEMPTION_NAMES = ("recompute", "swap")
+WARMUP_NAMES = ("none", "at_start", "before_ready")
 ROUTING_NAMES = ("round_robin", "least_loaded", "power_of_two", "prefix_aware")
 KV_POLICY_NAMES = ("on_demand", "whole_prompt", "reserve")
 
@@ -114,10 +159,39 @@ class StepLimits:
     kv_policy: str = "on_demand"
     """One of KV_POLICY_NAMES: which blocks must be free, and which are taken, at admission."""
     kv_watermark_ratio: float = 0.0
+    """Share of the pool that admission leaves free."""
     replicas_count: int = 1
     routing: str = "round_robin"
     """One of ROUTING_NAMES; what they do stands in `replay.execution.fleet`."""
-    """Share of the pool that admission leaves free."""
+    host_overlap: bool = True
+    """Whether a step takes the longer of device and host time, or both."""
+    compile_bins: tuple[int, ...] = ()
+    """Token counts up to which each compiled variant serves, ascending."""
+    compile_variant_s: float = 0.0
+    compile_warmup: str = "none"
+    """One of WARMUP_NAMES."""
+    compile_max_variants: int | None = None
+    pipeline_stages: int = 1
+    """Stages that a step passes through one after another; while one is in the second, the first is idle or has the next step."""
+    inflight_steps: int = 1
+    """Steps (micro-batches) that may be under way at once, without `async_scheduling`; none computes on a token that another one yields."""
+
+    @property
+    def overlapping_stages(self) -> int:
+        """Stages that can hold a step each: all, or one where only one step is under way."""
+        return self.pipeline_stages if self.inflight_steps > 1 else 1
+
+    @property
+    def compiled_at_start(self) -> int:
+        """Variants that exist before the first step: the smallest ones, as many as are kept."""
+        if self.compile_warmup == "none":
+            return 0
+        return min(len(self.compile_bins), self.compile_max_variants or len(self.compile_bins))
+
+    @property
+    def ready_s(self) -> float:
+        """When the server starts to serve: at the first arrival, or when its variants are compiled."""
+        return self.compiled_at_start * self.compile_variant_s if self.compile_warmup == "at_start" else 0.0
 
     @property
     def attention_window(self) -> float:
@@ -127,7 +201,7 @@ class StepLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTable:
-    """Cost of every step composition under one mapping of one model on one accelerator (or tensor-parallel group)."""
+    """Cost of every step composition under one mapping of one model on one accelerator (or group of them)."""
 
     kernels: pa.Table
     """KERNEL_SCHEMA."""
@@ -146,6 +220,7 @@ class StepTable:
     host_launch_s: float
     """Host time of one eager launch."""
     host_graph_launch_s: float
+    """Host time of a captured step: one graph for each pipeline stage, launched as the step reaches it."""
     launches_count: int
     """Eager launches of a decode-only step."""
     prefill_launches_count: int
@@ -153,9 +228,24 @@ class StepTable:
     pool: KvPool
     limits: StepLimits
     reference_flops_per_s: float
-    """Peak of the whole tensor-parallel group that MFU is measured against."""
+    """Peak of the whole group, over ranks and stages, that MFU is measured against."""
     measured: pa.Table = field(default_factory=MEASURED_SCHEMA.empty_table)
     """MEASURED_SCHEMA; empty without measurements."""
+    host_calls_s: float = 0.0
+    """Host time of an eager decode-only step beside its launches."""
+    prefill_host_calls_s: float = 0.0
+    """Further such time of a step with prefill tokens."""
+    stages: pa.Table = field(default_factory=STAGE_SCHEMA.empty_table)
+    """STAGE_SCHEMA; empty where there is one stage. A step's device time is the sum over all stages. The next step can enter a stage that
+    the one before it left, so that a full pipeline ends one step in the time of its slowest stage.
+    """
+    power: StepPower | None = None
+    """None where nothing is known of it: steps then run at the full clock."""
+
+    def eager_host_s(self, prefills: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+        """Return the host time of eager steps, by whether they have prefill tokens [steps]."""
+        launches = self.launches_count + self.prefill_launches_count * prefills
+        return np.asarray(launches * self.host_launch_s + (self.host_calls_s + self.prefill_host_calls_s * prefills))
 
     @property
     def watermark_blocks(self) -> int:

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from replay.lowering.kernel_plan import Decision
 from replay.provenance import canonical_json
-from replay.tiling.step_table import KvPool, StepLimits, StepTable
+from replay.tiling.step_table import KvPool, StepLimits, StepPower, StepTable
 
-TABLES = ("kernels", "token_terms", "sequence_terms", "decode_terms", "prefill_terms", "capture", "measured")
+TABLES = ("kernels", "token_terms", "sequence_terms", "decode_terms", "prefill_terms", "capture", "measured", "stages")
 _REST = b"replay.rest"
 _SEAL_BYTES = hashlib.sha256().digest_size
 
@@ -47,11 +47,13 @@ def unpack(key: str, data: bytes) -> tuple[StepTable, tuple[Decision, ...]] | No
     tables = {name: table.replace_schema_metadata(None) for name, table in tables.items()}
     rest = document["table"]
     rest |= {"pool": KvPool(**rest["pool"]), "limits": _limits(rest["limits"])}
+    if rest["power"] is not None:
+        rest["power"] = StepPower.from_document(rest["power"])
     return StepTable(**tables, **rest), tuple(Decision(**decision) for decision in document["decisions"])
 
 
 def _limits(document: dict[str, Any]) -> StepLimits:
-    return StepLimits(**document | {"preferred_sizes": tuple(document["preferred_sizes"])})
+    return StepLimits(**document | {name: tuple(document[name]) for name in ("preferred_sizes", "compile_bins")})
 
 
 def _seal(key: str, content: bytes | memoryview) -> bytes:

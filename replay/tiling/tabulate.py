@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from replay.lowering.kernel_plan import Kernel
-from replay.lowering.op_graph import Axis
+from replay.lowering.op_graph import Axis, ExpertsShape, WaitShape
 from replay.tiling.attention import equal_prompts
 from replay.tiling.bins import attention_bins, product_bins
 from replay.tiling.library import Cost, in_order, merged
 from replay.tiling.pricing import Pricer
 from replay.tiling.step_table import StepLimits
-from replay.tiling.terms import TERM_NAMES, Array, Terms
+from replay.tiling.terms import TERM_NAMES, Array, Terms, nothing
 
 KNOTS_PER_OCTAVE = 2
 """Mean contexts and mean keys at which attention is tabulated, per doubling; in between its terms are near linear."""
@@ -47,7 +47,19 @@ class Tabulator:
     def _token_terms(self, kernels: Sequence[Kernel]) -> pa.Table:
         rows_to = self.limits.max_batched_tokens
         index: dict[str, Array] = {"phase": np.repeat([0, 1], rows_to + 1), "tokens": np.tile(np.arange(rows_to + 1), 2)}
-        return pa.table(index | self._columns(kernels, lambda kernel: self._by_rows(kernel, rows_to)))
+
+        def price(kernel: Kernel) -> Cost:
+            if isinstance(kernel.shape, WaitShape):
+                return self._wait(next(one for one in kernels if isinstance(one.shape, ExpertsShape)), rows_to)
+            return self._by_rows(kernel, rows_to)
+
+        return pa.table(index | self._columns(kernels, price))
+
+    def _wait(self, experts: Kernel, rows_to: int) -> Cost:
+        """Return what an average rank, priced before, waits for the busiest one's experts to end: all of it is `sync_s`."""
+        busiest = self._by_rows(replace(experts, shape=experts.experts.of_busiest), rows_to)
+        wait_s = np.maximum(busiest.time_s - self.costs[experts.id].time_s, 0.0)
+        return replace(busiest.unmeasured(nothing(len(wait_s)).with_sync(wait_s)), overlap_exponent=np.inf)
 
     def _sequence_terms(self, kernels: Sequence[Kernel]) -> pa.Table:
         rows_to = self.limits.max_running

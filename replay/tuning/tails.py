@@ -82,7 +82,8 @@ class TailTuner:
         mapping = mapping.on(self.replayer.hardware.name)
         given = now = self._tails(self._run(mapping))
         steps = self.replayer.run(mapping).steps
-        tuner = Tuner(model=self.replayer.model, hardware=self.replayer.hardware, steps=steps, progress=self.progress)
+        routing = self.replayer.trace.expert_load
+        tuner = Tuner(model=self.replayer.model, hardware=self.replayer.hardware, steps=steps, progress=self.progress, routing=routing)
         tuned = tuner.tune(mapping)
         moves = [one.move for one in tuned.kept]
         kept: list[TailKept] = []

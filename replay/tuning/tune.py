@@ -12,6 +12,7 @@ from replay.pipeline import compile_mapping
 from replay.specs.hardware import HardwareSpec
 from replay.specs.mapping import MappingSpec
 from replay.specs.model import ModelSpec
+from replay.specs.routing import ExpertLoad
 from replay.tiling.library import KernelLibrary
 from replay.tiling.pricing import Pricer
 from replay.tiling.schedule import Schedule
@@ -56,6 +57,8 @@ class Tuner:
     steps: pa.Table
     """SHAPE_COLUMNS of `replay.execution.tables`, within the limits of the mapping."""
     progress: Progress
+    routing: ExpertLoad | None = None
+    """How often the steps' trace chooses each expert, where that is known."""
 
     def tune(self, mapping: MappingSpec) -> Tuned:
         """Return the mapping with every knob at its best place by place, for this accelerator; other knobs stay.
@@ -64,7 +67,7 @@ class Tuner:
         of the time of what it governs: the result is never slower on the steps.
         """
         mapping = mapping.on(self.hardware.name)
-        schedule = compile_mapping(self.model, self.hardware, mapping)
+        schedule = compile_mapping(self.model, self.hardware, mapping, routing=self.routing)
         mix = shape_mix(schedule.table, self.steps)
         before_s = now_s = self._seconds(schedule)
         kept: list[Kept] = []
@@ -74,7 +77,7 @@ class Tuner:
                 continue
             self.progress(f"trying {move}")
             tried = move.apply(mapping, product_layers(schedule))
-            compiled = compile_mapping(self.model, self.hardware, tried)
+            compiled = compile_mapping(self.model, self.hardware, tried, routing=self.routing)
             tried_s = self._seconds(compiled)
             if now_s - tried_s > LEAST_GAIN_RATIO * move.place_s:
                 kept.append(Kept(move=move, before_s=now_s, after_s=tried_s))

@@ -11,7 +11,7 @@ from replay.assembly.run import LAYERS_SCHEMA, METRICS_SCHEMA, WINDOWS_SCHEMA
 from replay.assembly.windows import window_length_s
 from replay.errors import InvariantError
 from replay.execution.engine import replay
-from tests.step_tables import captured_table, constant_table, linear_table, make_limits, make_pool, make_trace
+from tests.step_tables import captured_table, constant_table, linear_table, make_limits, make_pool, make_trace, powered
 
 
 def assembled(trace, table, **more):
@@ -107,6 +107,13 @@ def test_windows_reach_to_the_last_step_of_an_overload():
     assert whole["time_s"].to_numpy().sum() == run.busy_s == 20.0
 
 
+def test_first_tokens_are_found_where_a_replica_that_started_first_ends_last():
+    # Windows of 0.1 s. Twenty tokens from 0 s to 20 s on one replica, one token from 0.5 s to 1.5 s on the other.
+    run = assembled(make_trace([0.0, 0.5], [20, 1], [1, 1]), linear_table(per_token_s=1.0, limits=make_limits(replicas_count=2)))
+    whole = run.windows.filter(pa.compute.equal(run.windows["layer_type"], "all"))["tokens"].to_pylist()
+    assert (whole[0], whole[5], sum(whole)) == (21, 2, 23)
+
+
 @pytest.mark.parametrize(("span_s", "window_s"), [(0.0, 0.1), (1e-300, 0.1), (5.0, 0.2), (1000.0, 40.0), (1500.0, 60.0), (86400.0, 60.0)])
 def test_window_length_depends_on_the_span_of_the_trace_alone(span_s, window_s):
     assert window_length_s(make_trace([0.0, span_s], [1, 1], [1, 1])) == window_s
@@ -157,3 +164,59 @@ def test_reasons_for_rejection_name_the_limit_that_binds_first():
     run = assembled(make_trace([0.0] * 3, [30, 10, 4], [1, 1, 4]), table)
     assert run.rejected == (("context_limit", 1), ("kv_capacity", 1))
     assert np.isfinite(run.requests["e2e_s"][2].as_py())
+
+
+def test_windows_hold_the_energy_between_their_edges_and_what_it_comes_to_by_token():
+    # Windows of 1 s. Each request is one step of 1.5 s that draws 100 W and 30 J of FLOPs and 101 J of bytes on top.
+    trace = make_trace([0.0, 25.0], [1, 1], [1, 1])
+    heat = {"thermal_resistance_k_per_w": 0.1, "thermal_s": 1.5}
+    run = assembled(trace, powered(constant_table(1.5), flop_energy_j=10.0, memory_energy_j_per_byte=1.0, ranks_count=1, **heat))
+    windows = run.windows.filter(pa.compute.equal(run.windows["layer_type"], "all")).to_pylist()
+    assert [window["energy_j"] for window in windows] == pytest.approx([100 + 131 * 2 / 3, 100 + 131 / 3, *[100.0] * 23, 150 + 131])
+    assert [windows[place]["power_w"] for place in (0, 2, 25)] == pytest.approx([100 + 131 * 2 / 3, 100.0, 281 / 1.5])
+    assert windows[0]["joules_per_token"] == windows[0]["joules_per_output_token"] / 2 == pytest.approx((100 + 131 * 2 / 3) / 2)
+    peak_c = 40 + 0.1 * 131 / 1.5 * (1 - np.exp(-1.0))
+    assert windows[0]["temperature_c"] == pytest.approx(peak_c)
+    assert windows[25]["temperature_c"] == pytest.approx(peak_c, rel=1e-6)
+    assert [windows[0]["clock_hz"], windows[1]["clock_hz"], windows[1]["temperature_c"], windows[1]["joules_per_token"]] == [1e9] + [
+        None
+    ] * 3
+    figures = summary(run)
+    assert figures["energy_j"] == pytest.approx(26.5 * 100 + 2 * 131)
+    assert figures["joules_per_token"] == pytest.approx(figures["energy_j"] / 4)
+    assert figures["joules_per_output_token"] == pytest.approx(figures["energy_j"] / 2)
+
+
+def test_the_energy_of_replicas_adds_up_where_their_steps_overlap_and_while_kernels_are_compiled_none_is_active():
+    # Windows of 1 s, two replicas that idle at 100 W each. Steps run 1.5 s, each after 0.5 s of compiling, from 0 and from 0.25 s on.
+    limits = make_limits(replicas_count=2, compile_bins=(64,), compile_variant_s=0.5)
+    table = powered(constant_table(1.5, limits=limits), flop_energy_j=10.0, memory_energy_j_per_byte=1.0)
+    run = assembled(make_trace([0.0, 0.25, 25.0], [1, 1, 1], [1, 1, 1]), table)
+    windows = run.windows.filter(pa.compute.equal(run.windows["layer_type"], "all")).to_pylist()
+    per_s = 131 / 1.5
+    energy_j = [200 + 0.75 * per_s, 200 + 2.0 * per_s, 200 + 0.25 * per_s, *[200.0] * 22, 300 + 131]
+    assert [window["energy_j"] for window in windows] == pytest.approx(energy_j)
+    assert windows[0]["power_w"] == pytest.approx(energy_j[0] / 2)
+    assert windows[25]["power_w"] == pytest.approx((300 + 131) / 3.0)
+    assert summary(run)["energy_j"] == pytest.approx(26.5 * 200 + 3 * 131)
+
+
+def test_first_tokens_count_where_the_step_of_their_own_replica_starts():
+    # Windows of 1 s. The long prompt's step, on the other replica, starts first and ends last.
+    table = linear_table(per_token_s=1.0, limits=make_limits(replicas_count=2))
+    run = assembled(make_trace([0.0, 1.0, 25.0, 25.0], [5, 1, 1, 1], [1, 1, 1, 1]), table)
+    windows = run.windows.filter(pa.compute.equal(run.windows["layer_type"], "all")).to_pylist()
+    assert [window["tokens"] for window in windows] == [6, 2, *[0] * 23, 4]
+
+
+def test_layers_hold_what_kernels_took_at_their_clock():
+    table = linear_table(step_s=0.5, per_token_s=0.25, memory_step_s=1.5, per_sequence_s=0.125, per_pair_s=0.0625)
+    full, half = (
+        rows(assembled(make_trace([0.0], [6], [2]), one).layers, "layer_type") for one in (table, powered(table, clocks_hz=[0.5e9]))
+    )
+    assert (full["mlp"]["time_s"], half["mlp"]["time_s"]) == (2.0 + 1.5, 4.0 + 1.5)
+    assert (half["mlp"]["compute_s"], half["mlp"]["memory_s"]) == (2 * full["mlp"]["compute_s"], full["mlp"]["memory_s"])
+    assert half["mlp"]["memory_stall_s"] == 0.0
+    for layer in ("lm_head", "attention"):
+        assert half[layer]["time_s"] == 2 * full[layer]["time_s"]
+        assert (half[layer]["flops"], half[layer]["bytes"]) == (full[layer]["flops"], full[layer]["bytes"])

@@ -39,7 +39,7 @@ def with_limits(table, **changes):
 
 @st.composite
 def fleet_cases(draw):
-    trace, table = draw(replay_cases())
+    trace, table = draw(replay_cases(compiles=True, powered=draw(st.booleans())))
     count = trace.requests.num_rows
     load = draw(
         st.none()
@@ -106,7 +106,8 @@ def test_each_replica_does_what_it_alone_would_do_with_its_requests(case):
             steps = both.steps.filter(pc.equal(both.steps["replica"], number)).drop_columns(["replica"])
             assert single.steps.drop_columns(["replica"]) == steps
             assert (np.diff(steps["start_s"].to_numpy()) >= 0).all()
-            assert (steps["start_s"].to_numpy()[1:] >= steps["end_s"].to_numpy()[:-1]).all()
+            if table.limits.inflight_steps == 1:
+                assert (steps["start_s"].to_numpy()[1:] >= steps["end_s"].to_numpy()[:-1]).all()
 
 
 def served(arrivals, table, load=None, sessions=None, outputs=None, **blocks):

@@ -16,8 +16,8 @@ from replay.execution.engine import replay
 from replay.execution.step_costs import step_seconds
 from replay.execution.twin import replay_twin
 from replay.ingress.trace import TRACE_SCHEMA
-from tests.execution.replay_cases import columns, replay_cases
-from tests.step_tables import captured_table, constant_table, make_limits, make_pool, make_trace, random_table
+from tests.execution.replay_cases import columns, crowded_cases, replay_cases
+from tests.step_tables import captured_table, constant_table, make_limits, make_pool, make_trace, powered, random_table
 
 
 def distribution(result):
@@ -28,11 +28,13 @@ def distribution(result):
     return counts
 
 
-def crowded_case(seed=0, **rules):
+def crowded_case(seed=0, budget=24, **rules):
     """Five sequences that outgrow their pool again and again."""
-    limits = make_limits(max_running=5, max_batched_tokens=24, window_tokens=9, **rules)
+    limits = make_limits(max_running=5, max_batched_tokens=budget, window_tokens=9, **rules)
     pool = make_pool(blocks_count=12, block_tokens=3)
-    table = random_table(seed, limits=limits, pool=pool, capture=captured_table(limits, [2, 4, 8], decode_only=True))
+    table = random_table(
+        seed, limits=limits, pool=pool, capture=captured_table(limits, [size for size in (2, 4, 8) if size <= budget], decode_only=True)
+    )
     return make_trace([0.0, 0.0, 0.001, 0.002, 0.5, 0.5], [8, 6, 5, 9, 30, 7], [12, 14, 9, 11, 4, 40]), table
 
 
@@ -53,7 +55,7 @@ def quiet_case(seed=0, **rules):
 
 
 @settings(max_examples=150, deadline=None)
-@given(replay_cases())
+@given(replay_cases(compiles=True) | crowded_cases(compiles=True))
 @example(crowded_case())
 @example(quiet_case())
 @example(quiet_case(1))
@@ -64,6 +66,12 @@ def quiet_case(seed=0, **rules):
 @example(urgent_case(prefix_cache=True, unfit="skip"))
 @example(crowded_case(preemption="swap", unfit="skip"))
 @example(crowded_case(scheduler="prefill_first", max_context_tokens=24, preemption="swap"))
+@example(crowded_case(budget=5, inflight_steps=3))  # a preempted sequence could return before its token is out
+@example(crowded_case(budget=3, inflight_steps=4, prefix_cache=True))
+@example(quiet_case(inflight_steps=2))
+@example(urgent_case(budget=5, inflight_steps=3))
+@example(urgent_case(budget=5, inflight_steps=3, preemption="swap", unfit="skip"))
+@example(crowded_case(budget=5, inflight_steps=4, preemption="swap", unfit="skip"))
 def test_loop_and_twin_give_equal_tables_bit_by_bit(case):
     """Invariant 9."""
     trace, table = case
@@ -71,6 +79,36 @@ def test_loop_and_twin_give_equal_tables_bit_by_bit(case):
     assert compiled.requests.equals(plain.requests)
     assert compiled.steps.equals(plain.steps)
     assert distribution(compiled) == distribution(plain)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    replay_cases(powered=True, compiles=True) | crowded_cases(powered=True, compiles=True),
+    st.lists(st.floats(0.5, 2.0), min_size=8, max_size=8),
+)
+def test_loop_and_twin_agree_on_clocks_energies_and_temperatures(case, factors):
+    """Invariant 9."""
+    trace, table = case
+    named = dict(zip(table.kernels["kernel"].to_pylist(), factors, strict=True))
+    compiled, plain = replay(trace, table, kernel_factors=named), replay_twin(trace, table, kernel_factors=named)
+    assert compiled.requests.equals(plain.requests)
+    assert compiled.steps.equals(plain.steps)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_long_replays_at_many_clocks_agree_and_can_be_drained_in_the_middle(monkeypatch, seed, asynchronous):
+    trace, table = quiet_case(seed, async_scheduling=asynchronous)
+    clocks_hz = np.linspace(1e9, 0.2e9, 50)
+    board = {"clocks_hz": clocks_hz, "memory_energy_j_per_byte": 60.0, "average_s": 0.5}
+    free = columns(replay(trace, powered(table, **board)).steps)
+    mean_w = free["energy_j"].sum() / (free["end_s"] - free["start_s"]).sum()
+    table = powered(table, **board, cap_w=100.0 + 0.8 * (mean_w - 100.0))
+    whole = replay(trace, table)
+    assert len(set(whole.steps["clock_hz"].to_pylist())) >= 4
+    assert whole.steps.equals(replay_twin(trace, table).steps)
+    monkeypatch.setattr(engine, "RECORD_STEPS", 7)
+    assert replay(trace, table) == whole
 
 
 def test_the_crowded_example_preempts_and_rejects():

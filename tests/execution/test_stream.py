@@ -29,7 +29,13 @@ def in_pieces(trace, table, rows):
 
 
 @settings(max_examples=100, deadline=None)
-@given(replay_cases(), st.integers(1, 12), st.sampled_from([1, 3, 4096]), st.integers(1, 3), st.sampled_from(ROUTING_NAMES))
+@given(
+    st.booleans().flatmap(lambda powered: replay_cases(compiles=True, powered=powered)),
+    st.integers(1, 12),
+    st.sampled_from([1, 3, 4096]),
+    st.integers(1, 3),
+    st.sampled_from(ROUTING_NAMES),
+)
 def test_pieces_joined_are_the_replay_of_the_whole(case, rows, held, replicas, routing):
     trace, table = case
     table = with_limits(table, prefix_cache=False, replicas_count=replicas, routing=routing)

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,10 @@ from replay.ingress.native import write_trace
 from replay.ingress.normalize import slice_trace, with_poisson_arrivals
 from replay.ingress.reader import read_trace
 from replay.ingress.streamed import open_streamed
-from replay.ingress.trace import TRACE_SCHEMA, Trace, build_trace, digest_rows
+from replay.ingress.trace import TRACE_SCHEMA, Trace, build_trace, digest_rows, with_expert_load
 from replay.names import safe_name
 from replay.provenance import TRACE_KINDS, TraceProvenance
+from replay.specs.routing import ExpertLoad
 from tests.step_tables import make_trace
 
 LENGTHS = st.integers(1, 2**31 - 1)
@@ -59,7 +61,15 @@ def traces(draw: st.DrawFn, *, arrivals: bool | None = None) -> Trace:
         recorded_at=draw(st.none() | st.just("2023-11-16T18:15:46.68059") | st.just("2024-05-10T00:00:00Z")),
         notes=tuple(draw(st.lists(TEXTS, max_size=2))) + (() if timed else ("the file has lengths only: arrivals must be generated",)),
     )
-    return build_trace(name=draw(NAMES), requests=requests, provenance=provenance)
+    return build_trace(name=draw(NAMES), requests=requests, provenance=provenance, expert_load=draw(st.none() | loads()))
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> ExpertLoad:
+    """Return a load of up to three layers, or the statement that routing is uniform."""
+    experts = draw(st.integers(1, 4))
+    row = st.lists(st.floats(0, 1e12), min_size=experts, max_size=experts).filter(any).map(tuple)
+    return ExpertLoad(origin=draw(TEXTS), layers=tuple(draw(st.lists(row, max_size=3))))
 
 
 @settings(max_examples=60, deadline=None)
@@ -112,6 +122,7 @@ def test_every_row_read_is_kept_or_counted_under_a_reason(zeros):
 @settings(max_examples=40, deadline=None)
 @given(trace=traces())
 def test_the_digest_ignores_chunks_offsets_and_compression_and_sees_every_column(trace):
+    trace = replace(trace, digest=digest_rows(trace.requests.column))  # without the expert load, which is digested with them
     rows = trace.requests
     padded = pa.concat_tables([rows.slice(0, 1), rows, rows.slice(0, 1)])
     assert digest_rows(padded.slice(1, rows.num_rows).column) == trace.digest
@@ -137,6 +148,38 @@ def test_a_trace_without_priorities_has_the_digest_and_the_columns_of_before_the
     write_trace(urgent, tmp_path / "y.parquet")
     [piece] = open_streamed(tmp_path / "y.parquet").pieces(9)
     assert piece["priority"].to_pylist() == [None, -1]
+
+
+@settings(max_examples=30, deadline=None)
+@given(trace=traces(), load=loads(), other=loads())
+def test_the_routing_is_part_of_a_trace_and_of_its_digest(trace, load, other):
+    routed, otherwise = with_expert_load(trace, load), with_expert_load(trace, other)
+    assert routed.digest != digest_rows(trace.requests.column)
+    assert (routed.digest == otherwise.digest) == (load.layers == other.layers)
+    if trace.requests.num_rows > 1:
+        cut = slice_trace(routed, max_requests=1)
+        assert cut.expert_load == load
+        assert cut.provenance.notes[-1] == "the expert load is that of the whole trace"
+
+
+@pytest.mark.parametrize(
+    ("load", "says"),
+    [
+        ({"routing": "recorded", "origin": "x"}, "has no 'layers'"),
+        ({"routing": "recorded", "origin": "x", "layers": [[1, 2], [1]]}, "layer 1 has 1 experts with 1 choices"),
+        ("uniform", "the document is"),
+    ],
+)
+def test_a_malformed_expert_load_is_refused_with_its_place(tmp_path, load, says):
+    trace, path = small_trace(tmp_path), tmp_path / "x.jsonl"
+    write_trace(with_expert_load(trace, ExpertLoad(origin="x")), path)
+    head, *rows = path.read_text().splitlines()
+    stated = json.loads(head)
+    assert stated["expert_load"] == {"routing": "uniform", "origin": "x"}
+    path.write_text("\n".join([json.dumps(stated | {"expert_load": load}), *rows]))
+    with pytest.raises(SpecError, match=says) as refusal:
+        read_trace(path)
+    assert refusal.value.where.endswith("x.jsonl: expert_load")
 
 
 def test_the_digest_tells_null_from_empty_and_where_texts_divide():

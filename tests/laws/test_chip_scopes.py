@@ -6,7 +6,8 @@ from replay.catalog.hardware import read_hardware
 from replay.pipeline import compile_mapping
 from replay.specs.knobs import KNOBS
 from replay.specs.mapping import MappingSpec, parse_mapping
-from tests.models import LLAMA_8B
+from replay.specs.routing import ExpertLoad
+from tests.models import LLAMA_8B, MIXTRAL
 
 VALUES = {
     "formats.weights": '"fp8"', "formats.activations": '"fp8"', "formats.kv": '"fp8"', "gemm.backend": '"vector"',
@@ -16,14 +17,31 @@ VALUES = {
     "graph.sizes": "[7]", "batching.max_running": "17", "batching.max_batched_tokens": "100", "batching.max_context_tokens": "999",
     "formats.sparsity": '"2:4"', "kernels.stack": '"sglang_0.5.10"',
     "batching.async_scheduling": "true", "kv.prefix_cache": "true", "kv.policy": '"reserve"', "kv.watermark_ratio": "0.01",
+    "power.cap_w": "500", "power.max_clock_hz": "1e9",
     "batching.scheduler": '"static"', "batching.max_delay_s": "0.1", "batching.queue": '"sjf"',
     "batching.unfit": '"skip"', "batching.preferred_sizes": "[4]", "kv.preemption": '"swap"',
+    "placement.experts": '"round_robin"', "parallelism.expert": "2", "parallelism.expert_exchange": '"all_to_all"',
+    "parallelism.pipeline": "2",
+    "host.call_s": "1e-4", "kv.prefix_cache_formats": '"16bit"',
+    "compile.bins": "[7, 64]", "compile.variant_s": "0.5", "compile.warmup": '"at_start"', "compile.max_variants": "3",
+    "batching.inflight_microbatches": "3",
     "fleet.replicas": "2", "fleet.routing": '"least_loaded"',
 }  # fmt: skip
+CHIPS = {"power.cap_w": "b200-sxm", "power.max_clock_hz": "b200-sxm"}
+"""Where a knob does something, if not on every chip."""
 ALONE = {
     "formats.activations": ("formats", 'weights = "fp8"'),  # takes both operands in one format
     "all_reduce.one_shot_max_bytes": ("parallelism", "tensor = 2"),  # takes ranks to join
+    "placement.copy_overlap": ("placement", 'weights = "host"'),  # takes something to copy
+    "kv.prefix_cache_formats": ("kv", 'prefix_cache = true\n[formats]\nkv = "fp8"'),
+    "parallelism.expert": ("parallelism", "tensor = 2"),
+    "parallelism.expert_exchange": ("parallelism", "tensor = 2\nexpert = 2"),
+    "placement.experts": ("parallelism", "tensor = 2\nexpert = 2"),
+    "batching.inflight_microbatches": ("parallelism", "pipeline = 2"),  # takes stages to fill
 }
+EXPERTS = ("parallelism.expert", "parallelism.expert_exchange", "placement.experts")
+"""Knobs of models that have some."""
+SKEWED = ExpertLoad(origin="test", layers=((0.5, 0.4, 0.3, 0.2, 0.2, 0.15, 0.15, 0.1),))
 
 
 def mapping(*assignments: tuple[str, str]) -> MappingSpec:
@@ -35,8 +53,8 @@ def mapping(*assignments: tuple[str, str]) -> MappingSpec:
     return parse_mapping('name = "m"\n' + "\n".join(f"[{name}]\n" + "\n".join(lines) for name, lines in sections.items()), "m.toml")
 
 
-def table(spec: MappingSpec, chip: str):
-    return compile_mapping(LLAMA_8B, read_hardware(chip), spec).table
+def table(spec: MappingSpec, chip: str, *, experts: bool):
+    return compile_mapping(MIXTRAL if experts else LLAMA_8B, read_hardware(chip), spec, routing=SKEWED if experts else None).table
 
 
 @pytest.mark.parametrize("name", [name for name in KNOBS if name != "gemm.tile_table"])  # names a file: see test_tuned_tables
@@ -44,9 +62,12 @@ def test_a_chip_scope_is_the_setting_there_and_nothing_elsewhere(name):
     section, key = name.split(".", 1)
     value = VALUES.get(name, "false")
     with_it = [ALONE[name]] if name in ALONE else []
+    if name == "kv.prefix_cache_formats":
+        with_it = [("kv", "prefix_cache = true"), ("formats", 'kv = "fp8"')]
     plain = mapping(*with_it)
     everywhere = mapping(*with_it, (section, f"{key} = {value}"))
-    scoped = mapping(*with_it, (section, f'"{key}@[chip=h100-sxm]" = {value}'))
-    assert table(everywhere, "h100-sxm") != table(plain, "h100-sxm"), "the setting changes nothing, so the test shows nothing"
-    assert table(scoped, "h100-sxm") == table(everywhere, "h100-sxm")
-    assert table(scoped, "h200-sxm") == table(plain, "h200-sxm")
+    chip, moe = CHIPS.get(name, "h100-sxm"), name in EXPERTS
+    scoped = mapping(*with_it, (section, f'"{key}@[chip={chip}]" = {value}'))
+    assert table(everywhere, chip, experts=moe) != table(plain, chip, experts=moe), "the setting changes nothing"
+    assert table(scoped, chip, experts=moe) == table(everywhere, chip, experts=moe)
+    assert table(scoped, "h200-sxm", experts=moe) == table(plain, "h200-sxm", experts=moe)

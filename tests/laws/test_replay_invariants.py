@@ -38,7 +38,9 @@ class AuditedEngine(Engine):
         self.computed_tokens = self.found_tokens = self.lost_tokens = self.settled_tokens = 0
 
     def schedule(self, now_s):
+        awaiting = {request for request in (*self.running, *self.preempted) if len(request.token_times_s) < request.promised}
         chunks = super().schedule(now_s)
+        assert self.limits.async_scheduling or not awaiting & {chunk.request for chunk in chunks}
         self.computed_tokens += sum(chunk.tokens for chunk in chunks)
         self.check_requests()
         self.check_tokens()
@@ -110,6 +112,7 @@ def audited(trace, table):
 @example(crowded_case())
 @example(crowded_case(prefix_cache=True))
 @example(crowded_case(async_scheduling=True))
+@example(crowded_case(budget=5, inflight_steps=3))
 def test_requests_tokens_and_blocks_balance_after_every_step(case):
     """Invariant 1, Invariant 2 and Invariant 3, in the twin's books; by Invariant 9 they hold for the compiled loop."""
     served, books = audited(*case)

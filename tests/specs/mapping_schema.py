@@ -22,7 +22,10 @@ SECTIONS = {
     "parallelism": "How the model is spread over accelerators.",
     "all_reduce": "Collective that joins tensor-parallel ranks.",
     "graph": "Captured graphs.",
+    "power": "Power and clock of each accelerator.",
     "batching": "Continuous batching and admission.",
+    "host": "Host work of a step.",
+    "compile": "Kernels that are compiled when they are needed.",
     "fleet": "Replicas of the server and who gets a request.",
 }
 
@@ -91,8 +94,10 @@ def _value(values: str) -> dict[str, Any]:
     if values == "ratio":
         return {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
     if values.startswith("number:"):
-        low, high = (float(bound) for bound in values[7:].split(".."))
-        return {"type": "number", "minimum": low, "maximum": high}
+        bounds, _, word = values[7:].partition("|")
+        low, high = (float(bound) for bound in bounds.split(".."))
+        real = {"type": "number", "minimum": low, "maximum": high}
+        return {"anyOf": [real, {"const": word}]} if word else real
     if values.startswith("int:"):
         bounds, _, word = values[4:].partition("|")
         least, most = (int(bound) for bound in bounds.split(".."))

@@ -12,7 +12,7 @@ from replay.specs.measured import MeasuredKernels
 from replay.tiling.table_bytes import TABLES, pack, unpack
 from tests.models import LLAMA_8B, MIXTRAL, mapping
 
-A100, H100 = read_hardware("a100-sxm-80gb"), read_hardware("h100-sxm")
+A100, H100, B200 = (read_hardware(name) for name in ("a100-sxm-80gb", "h100-sxm", "b200-sxm"))
 SMALL = ("[batching]", "max_batched_tokens = 64", "max_running = 16")
 
 
@@ -44,7 +44,7 @@ def bits(table):
     return found
 
 
-@pytest.mark.parametrize(("model", "device"), [(LLAMA_8B, A100), (MIXTRAL, H100)])
+@pytest.mark.parametrize(("model", "device"), [(LLAMA_8B, A100), (MIXTRAL, H100), (LLAMA_8B, B200)])
 def test_a_cached_schedule_equals_an_uncached_one_bit_by_bit(model, device):
     spec, memory = mapping(*SMALL, "[gemm]", "tile = [512, 512, 64]"), Memory()
     plain = compile_mapping(model, device, spec)

@@ -11,6 +11,7 @@ from replay.catalog.hardware import read_hardware
 from replay.mapping_sheet import StepShape, mapping_sheet
 from replay.pipeline import compile_mapping
 from replay.specs.mapping import parse_mapping
+from replay.specs.routing import ExpertLoad
 from replay.specs.tile_table import parse_table
 from replay.tiling.families.gemm_formats import gemm_format
 from replay.tiling.tuned_tables import entry_problem
@@ -35,8 +36,8 @@ def tabled(content, *lines, names=(EXPERTS,), knob='"tile_table@moe"'):
     return parse_mapping(text, "mapping.toml", lambda path: json.dumps(content))
 
 
-def compiled(spec, model=MIXTRAL, device=DEVICE):
-    return compile_mapping(model, device, spec)
+def compiled(spec, model=MIXTRAL, device=DEVICE, routing=None):
+    return compile_mapping(model, device, spec, routing=routing)
 
 
 def plain(*lines):
@@ -66,6 +67,15 @@ def test_rows_take_the_nearest_entry_and_the_sheet_says_which():
         "256": ("32x128x64", "batch 32"),
     }
     assert {row["tile_source"] for row in sheet if row["kernel"] == "router"} == {"auto"}
+
+
+def test_a_table_of_expert_parallel_ranks_is_for_the_experts_that_one_of_them_holds():
+    name = "E=2,N=14336,device_name=NVIDIA_H100_80GB_HBM3.json"
+    ranks = ("[parallelism]", "tensor = 4", "expert = 4")
+    whole, split = (tabled({"4": entry(32)}, *lines, names=(name,)) for lines in (ranks, ranks[:2]))
+    told = [decision(compiled(spec, routing=ExpertLoad(origin="stated"))) for spec in (whole, split)]
+    assert [one.effective for one in told] == ["experts: batch 4 for every row count", "default tiles"]
+    assert "made for 2 experts 14336 wide; experts is 8 experts 3584 wide on each rank" in told[1].reason
 
 
 def test_a_table_gives_tile_group_and_threads_of_its_entry():

@@ -8,8 +8,8 @@ Nothing is fitted: times are those of the steady state (`replay.calibration.stea
 the calibrated kernels of the row's backend, in its newest version that the device is calibrated for. Servers are taken with their own
 defaults: 8192 tokens a step (vLLM's on accelerators of 70 GiB and more, SGLang's ``chunked_prefill_size``, TensorRT-LLM's
 ``max_num_tokens``), prompts and decoding in one step but for SGLang, 16-bit caches. Host work beyond launches is not modelled. Tables
-do not say how clients arrive: where all ask at once, as at the start of a benchmark, measured times to first token hold a queue that a
-steady state does not have, and times per token hold fewer of the others' prompts.
+do not say how clients arrive: they are taken to ask all at once at the start, and then one by one (`steady_state.ROUNDS`). Where all ask
+once and no more, measured times to first token are longer, and times per token hold fewer of the others' prompts.
 
 Left out and counted: what is not priced (see `served_models`), data, expert and pipeline parallelism, and systems that the catalog does
 not describe; of times to first token also those that a queue decides.

@@ -22,9 +22,6 @@ LINK, HOST, SOCKET, NETWORK = 0, 1, 2, 3
 """Kinds of the slowest hop: the accelerator's link, PCIe by way of the host, PCIe across sockets, the network between nodes."""
 PAIR_RANKS, SOCKET_RANKS = 2, 4
 
-NODE_RANKS = 8
-"""Accelerators of a serving node: HGX boards and Instinct platforms hold eight (their datasheets), as do common PCIe servers."""
-
 
 def own_topology(device: HardwareSpec) -> str:
     """Return how a node of the device is taken to be wired: by its links where they outrun PCIe, else as a two-socket PCIe server."""
