@@ -241,8 +241,9 @@ class StepColumns:
     """Recorded steps by column, 64 bits each whatever their type, in one array that grows with foresight."""
 
     FIRST_STEPS = 4096
-    FORESIGHT_RATIO = 1.25
-    """Room beyond what the share of requests admitted so far lets expect; memory that is never touched costs nothing."""
+    FORESIGHT_RATIO = 1.1
+    """Room beyond what the share of requests admitted so far lets expect. Memory that is never touched costs nothing, unless there are more
+    than 32 MiB: glibc's malloc fetches those anew for every replay. W2 of `bench/replay_speed.py` asks for 30 MiB (34 at a ratio of 1.25)."""
     GROWTH_RATIO = 32
     """Most that it grows at once, for the first requests may say little of the others."""
 

@@ -4,7 +4,7 @@ import pytest
 
 from replay.errors import InvariantError
 from replay.execution.engine import replay
-from tests.step_tables import constant_table, make_limits, make_pool, make_trace
+from tests.step_tables import constant_table, make_limits, make_pool, make_trace, powered
 
 FIVE = ([0.0, 0.0, 0.5, 2.5, 9.0], [5, 6, 3, 10, 2], [3, 2, 1, 2, 1])
 
@@ -154,6 +154,21 @@ def test_a_swapped_sequence_pays_for_its_blocks_both_ways_and_goes_on_where_it_s
         (1.5, 2, 0, 1, 0),  # two come back, and the seventh token is computed
         (1, 0, 0, 1, 0),
         (1, 0, 0, 1, 0),
+    ]
+
+
+def test_swapping_takes_as_long_at_any_clock_and_draws_idle_power():
+    trace = make_trace([0.0, 0.0], [7, 5], [4, 5])
+    limits, pool = make_limits(max_batched_tokens=12, max_context_tokens=12, preemption="swap"), make_pool(4, 4, 0.25)
+    result = replay(trace, powered(constant_table(1.0, limits=limits, pool=pool), clocks_hz=[0.5e9]))
+    assert steps(result, "device_s", "swapped_blocks", "energy_j") == [
+        (2, 0, 200),  # twice the second of the full clock, at 100 W
+        (2, 0, 200),
+        (2.5, 2, 250),
+        (2, 0, 200),
+        (2.5, 2, 250),
+        (2, 0, 200),
+        (2, 0, 200),
     ]
 
 

@@ -177,6 +177,11 @@ def test_preferred_sizes_without_batches_of_that_size_are_reported():
 def test_swapping_costs_a_block_over_the_host_link_and_does_not_go_with_the_prefix_cache():
     pool = compiled("[kv]", 'preemption = "swap"').table.pool
     assert pool.block_swap_s == pool.block_bytes / round_hardware().host_link_bytes_per_s
+    staged = compiled("[kv]", 'preemption = "swap"', "[parallelism]", "pipeline = 2").table.pool
+    assert staged.block_bytes < pool.block_bytes
+    assert staged.block_swap_s == pytest.approx(pool.block_swap_s, rel=1e-12)  # each stage moves its part when the step comes to it
+    other = compiled("[kv]", 'preemption = "swap"', "prefix_cache = true", 'prefix_cache_formats = "16bit"', "[formats]", 'kv = "fp8"')
+    assert not other.table.limits.prefix_cache  # it stays off with this format, and so is not in the way
     with pytest.raises(SpecError, match=r'kv\.preemption.*"swap" together with kv\.prefix_cache'):
         compiled("[kv]", 'preemption = "swap"', "prefix_cache = true")
 
