@@ -243,7 +243,7 @@ class StepColumns:
     FIRST_STEPS = 4096
     FORESIGHT_RATIO = 1.1
     """Room beyond what the share of requests admitted so far lets expect. Memory that is never touched costs nothing, unless there are more
-    than 32 MiB: glibc's malloc fetches those anew for every replay. W2 of `bench/replay_speed.py` asks for 30 MiB (34 at a ratio of 1.25)."""
+    than 32 MiB: glibc's malloc fetches those anew for every replay. W2 of `bench/replay_speed.py` asks for 30 (at 1.25: 34)."""
     GROWTH_RATIO = 32
     """Most that it grows at once, for the first requests may say little of the others."""
 
