@@ -29,7 +29,9 @@ class MetricDefinition:
     """Column of `Run.requests` for the request bases."""
     numerator: str = ""
     denominator: str = ""
-    """Columns of `Run.windows` for the window basis; a denominator of `reference` is busy time x reference peak."""
+    """Columns of `Run.windows` for the window basis; a denominator of `reference` is busy time x reference peak, one of `busy` the mean
+    busy time of the replicas.
+    """
     by_layer_type: bool = False
 
 
@@ -67,8 +69,8 @@ METRICS: dict[str, MetricDefinition] = {
         _requests("queue_s", "queueing time"),
         _means("slo_attainment_ratio", "SLO attainment", "fraction", "higher", "slo_met"),
         _means("preemptions_per_request", "preemptions per request", "count", "lower", "preemptions_per_request"),
-        _windows("throughput_tokens_per_s", "tokens per busy second", "tokens/s", "higher", "ratio", "tokens", "time_s"),
-        _windows("sustained_flops_per_s", "sustained FLOP/s", "FLOP/s", "higher", "ratio", "flops", "time_s"),
+        _windows("throughput_tokens_per_s", "tokens per busy second", "tokens/s", "higher", "ratio", "tokens", "busy"),
+        _windows("sustained_flops_per_s", "sustained FLOP/s", "FLOP/s", "higher", "ratio", "flops", "busy"),
         _windows("mfu_ratio", "MFU", "fraction", "higher", "difference", "flops", "reference"),
         _windows("memory_stall_ratio", "memory-stall fraction", "fraction", "lower", "difference", "memory_stall_s", "time_s", True),
         _windows("memory_stall_s_per_token", "memory stall per token", "s/token", "lower", "ratio", "memory_stall_s", "tokens", True),

@@ -71,9 +71,10 @@ def _sums(run: Run, spec: ClaimSpec, windows_count: int) -> tuple[Floats, Floats
     rows = run.windows.filter(pc.equal(run.windows["layer_type"], spec.layer_type or ALL_LAYERS))
     index = rows["window"].to_numpy()
     columns = []
+    of_time = {"reference": run.reference_flops_per_s, "busy": 1.0 / run.replicas_count}
     for name in (definition.numerator, definition.denominator):
         values = np.zeros(windows_count)
-        column, _ = read_column(rows, "time_s" if name == "reference" else name)
-        np.add.at(values, index, column * (run.reference_flops_per_s if name == "reference" else 1.0))
+        column, _ = read_column(rows, "time_s" if name in of_time else name)
+        np.add.at(values, index, column * of_time.get(name, 1.0))
         columns.append(values)
     return (columns[0], columns[1]) if columns[1].sum() > 0 else None

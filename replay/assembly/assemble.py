@@ -68,8 +68,9 @@ def summary(run: Run) -> dict[str, Any]:
 
     Percentiles are order statistics (`replay.assembly.percentile`) over the requests that have the metric, None where none has;
     those of `token_gap_s` are over all gaps between tokens, which `itl_s`, the worst gap of each request, is one of.
-    `span_s` runs from time 0 to the last step's end. `sustained_flops_per_s`, `mfu_ratio` and `throughput_tokens_per_s` are over
-    busy time, all replicas' added up, their `wall_clock_` forms over the span (MFU of all replicas); all are 0 where nothing ran.
+    `span_s` runs from time 0 to the last step's end. `sustained_flops_per_s` and `throughput_tokens_per_s` are
+    those of all replicas together over their mean busy time, as those of a tensor-parallel group are; `mfu_ratio` is over their peaks
+    added up; the `wall_clock_` forms are over the span. All are 0 where nothing ran.
     `memory_stall_ratio` is by layer type, `host` and `all` (the whole busy time) included.
     `energy_j` is of all ranks of all replicas over the span, None where the device has no power, as what is divided from it.
     """
@@ -91,11 +92,11 @@ def summary(run: Run) -> dict[str, Any]:
         "busy_s": busy_s,
         "busy_ratio": _share(busy_s, replicas_span_s),
         "tokens": int(tokens),
-        "throughput_tokens_per_s": _share(tokens, busy_s),
+        "throughput_tokens_per_s": _share(tokens, busy_s / run.replicas_count),
         "wall_clock_throughput_tokens_per_s": _share(tokens, span_s),
         "flops": flops,
         "reference_flops_per_s": run.reference_flops_per_s,
-        "sustained_flops_per_s": _share(flops, busy_s),
+        "sustained_flops_per_s": _share(flops, busy_s / run.replicas_count),
         "mfu_ratio": _share(flops, busy_s * run.reference_flops_per_s),
         "energy_j": energy_j,
         "joules_per_token": _per(energy_j, tokens),
