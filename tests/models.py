@@ -30,6 +30,19 @@ MIXTRAL = ModelSpec(
     weights_format="bf16",
     experts=ExpertsSpec(experts_count=8, experts_per_token=2, intermediate_size=14336),
 )
+SMALL_EXPERTS = ModelSpec(
+    name="m-moe",
+    layers_count=48,
+    hidden_size=2048,
+    query_heads=32,
+    kv_heads=4,
+    head_size=128,
+    intermediate_size=6144,
+    vocabulary_size=151936,
+    max_context_tokens=40960,
+    weights_format="bf16",
+    experts=ExpertsSpec(experts_count=128, experts_per_token=8, intermediate_size=768),
+)
 DEEPSEEK_V3 = read_model("deepseek-v3")
 
 

@@ -108,8 +108,8 @@ def slice_(file: Path, out: Path, start: float, end: float | None, max_requests:
 @_FORM
 def scale(file: Path, out: Path, rate_ratio: float, name: str | None, form: str) -> None:
     """Let the requests of a trace arrive faster or slower; lengths stay."""
-    from replay.ingress.normalize import scaled_trace
     from replay.ingress.reader import read_trace
+    from replay.ingress.sending import scaled_trace
 
     _write(_named(scaled_trace(read_trace(file), rate_ratio=rate_ratio), name, file, out), out, form)
 
@@ -128,8 +128,8 @@ def load(file: Path, out: Path, concurrency: int | None, sessions: bool, think_s
     With arrivals, a concurrency is a cap in front of them: latencies still count from the scheduled arrival. Without, it makes a
     closed loop: each client sends its next request when the last one has ended.
     """
-    from replay.ingress.normalize import with_load
     from replay.ingress.reader import read_trace
+    from replay.ingress.sending import with_load
     from replay.provenance import Load
 
     stated = Load(concurrency=concurrency, sessions=sessions, think_s=think_s)

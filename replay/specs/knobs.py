@@ -266,18 +266,14 @@ def _accepts(values: str, value: object) -> tuple[bool, str]:
         return isinstance(value, bool), "true or false"
     if values == "ratio":
         return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1, "a number above 0 and at most 1"
-    if values.startswith("number:"):
-        bounds, _, word = values[7:].partition("|")
-        least_number, most_number = (float(bound) for bound in bounds.split(".."))
-        real = isinstance(value, int | float) and not isinstance(value, bool)
-        inside = real and least_number <= value <= most_number  # type: ignore[operator]
-        wanted = f"a number from {least_number:g} to {most_number:g}" + (f' or "{word}"' if word else "")
+    if values.startswith(("number:", "int:")):
+        kind, _, rest = values.partition(":")
+        bounds, _, word = rest.partition("|")
+        least, most = bounds.split("..")
+        real = whole or (kind == "number" and isinstance(value, float))
+        inside = real and float(least) <= value <= float(most)  # type: ignore[operator]
+        wanted = f"a {'whole ' if kind == 'int' else ''}number from {least} to {most}" + (f' or "{word}"' if word else "")
         return inside or (bool(word) and value == word), wanted
-    if values.startswith("int:"):
-        bounds, _, word = values[4:].partition("|")
-        least, most = (int(bound) for bound in bounds.split(".."))
-        inside = whole and least <= value <= most  # type: ignore[operator]
-        return inside or (bool(word) and value == word), f"a whole number from {least} to {most}" + (f' or "{word}"' if word else "")
     if values in ("int|auto", "int|model"):
         word = values[4:]
         return (whole and value >= 1) or value == word, f'a whole number >= 1 or "{word}"'  # type: ignore[operator]

@@ -12,25 +12,12 @@ from replay.catalog.hardware import read_hardware
 from replay.errors import SpecError
 from replay.ingress.trace import with_expert_load
 from replay.pipeline import run
-from replay.specs.model import ExpertsSpec, ModelSpec
 from replay.specs.routing import ExpertLoad
-from tests.models import mapping, round_hardware
+from tests.models import SMALL_EXPERTS, mapping, round_hardware
 from tests.step_tables import make_trace
 
 RANKS, SKEW = 8, 2.0
-MODEL = ModelSpec(
-    name="m-moe",
-    layers_count=48,
-    hidden_size=2048,
-    query_heads=32,
-    kv_heads=4,
-    head_size=128,
-    intermediate_size=6144,
-    vocabulary_size=151936,
-    max_context_tokens=40960,
-    weights_format="bf16",
-    experts=ExpertsSpec(experts_count=128, experts_per_token=8, intermediate_size=768),
-)
+MODEL = SMALL_EXPERTS
 TENSOR = ("[parallelism]", f"tensor = {RANKS}")
 EXPERT = (*TENSOR, f"expert = {RANKS}")
 TRAVELLING = (*EXPERT, 'expert_exchange = "all_to_all"')

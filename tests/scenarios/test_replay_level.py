@@ -11,13 +11,13 @@ import pytest
 
 from replay.assembly.percentile import percentile
 from replay.catalog.hardware import read_hardware
-from replay.ingress.normalize import with_load
+from replay.ingress.sending import with_load
 from replay.ingress.trace import Trace
 from replay.pipeline import Replayer
 from replay.provenance import Load
 from replay.specs.hardware import HardwareSpec
-from replay.specs.model import ExpertsSpec, ModelSpec
-from tests.models import LLAMA_8B, mapping
+from replay.specs.model import ModelSpec
+from tests.models import LLAMA_8B, SMALL_EXPERTS, mapping
 from tests.step_tables import make_trace
 
 LLAMA = {"kv_heads": 8, "head_size": 128, "vocabulary_size": 128256, "max_context_tokens": 131072}
@@ -27,11 +27,6 @@ LLAMA_70B_FP8 = ModelSpec(
 SMALL = ModelSpec(
     name="m-0.5b", layers_count=24, hidden_size=896, query_heads=14, kv_heads=2, head_size=64, intermediate_size=4864,
     vocabulary_size=151936, max_context_tokens=32768, weights_format="bf16",
-)  # fmt: skip
-EXPERTS = ModelSpec(
-    name="m-moe", layers_count=48, hidden_size=2048, query_heads=32, kv_heads=4, head_size=128, intermediate_size=6144,
-    vocabulary_size=151936, max_context_tokens=40960, weights_format="bf16",
-    experts=ExpertsSpec(experts_count=128, experts_per_token=8, intermediate_size=768),
 )  # fmt: skip
 
 
@@ -75,11 +70,11 @@ def test_a_faster_expert_kernel_with_more_host_work_is_slower_in_service():
     faster = ("[formats]", '"weights@moe" = "fp8"', "[host]", '"call_s@moe" = 88e-6')  # router and experts: two calls a layer
     few, many = closed_loop(4, [256] * 24, [256] * 24), closed_loop(128, [4096] * 256, [64] * 256)
     eager = ("[parallelism]", "tensor = 8", "[batching]", "max_batched_tokens = 8192", "[graph]", 'mode = "none"')
-    decode = Setting(few, EXPERTS, H100, eager)
+    decode = Setting(few, SMALL_EXPERTS, H100, eager)
     assert np.median(decode.steps("device_s", *faster)) < np.median(decode.steps("device_s"))
     assert decode.at(50, "tpot_s", *faster) > 1.14 * decode.at(50, "tpot_s")
-    captured = Setting(few, EXPERTS, H100, (*eager[:-1], 'mode = "full"'))
-    crowded = Setting(many, EXPERTS, H100, eager)
+    captured = Setting(few, SMALL_EXPERTS, H100, (*eager[:-1], 'mode = "full"'))
+    crowded = Setting(many, SMALL_EXPERTS, H100, eager)
     for control in (captured, crowded):
         for metric in ("tpot_s", "e2e_s"):
             assert control.at(95, metric, *faster) < control.at(95, metric)
@@ -186,7 +181,7 @@ def test_kernels_compiled_by_the_first_customers():
     draw, count = np.random.default_rng(4), 1200
     arrivals = np.cumsum(draw.exponential(0.25, count))
     prompts = np.minimum(8000, draw.lognormal(6.0, 1.3, count)).astype(int) + 1
-    setting = Setting(make_trace(arrivals, prompts, [32] * count), EXPERTS, H100, ("[batching]", "max_batched_tokens = 8192"))
+    setting = Setting(make_trace(arrivals, prompts, [32] * count), SMALL_EXPERTS, H100, ("[batching]", "max_batched_tokens = 8192"))
     bins = ", ".join(str(4 << place) for place in range(12))
     compiled = ("[compile]", f"bins = [{bins}]", "variant_s = 1.5")
     warmed = (*compiled, 'warmup = "before_ready"')
