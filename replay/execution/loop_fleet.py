@@ -31,6 +31,7 @@ def run_fleet(
     roots: Counts,
     ready: Records,
     clients: Records,
+    links: Floats,
     fleets: Records,
     sequences: Records,
     memory: Counts,
@@ -46,7 +47,7 @@ def run_fleet(
     """Return FINISHED, or why it stopped: RECORD_FULL or STUCK (as `run_steps`) or NEEDS_ROOM, all of the replica that `fleets` names,
     or NEEDS_REQUESTS.
 
-    The first five arguments are those of `FleetArrays`; the others are those of `run_steps`, with one row for each replica, of `powered`
+    The first six arguments are those of `FleetArrays`; the others are those of `run_steps`, with one row for each replica, of `powered`
     for what `replay.execution.power_arrays.replicated` says.
     """
     fleet = fleets[0]
@@ -90,8 +91,9 @@ def run_fleet(
         request.sent_s, request.replica = at_s, replica
         if fleet.closed:
             request.due_s = at_s
-        _write(sequences[replica][states[replica].given], request, row, at_s)
-        _arrive(states[replica], at_s)
+        arrives_s = at_s if len(links) == 0 else _received_at(request, links, len(states), at_s)
+        _write(sequences[replica][states[replica].given], request, row, arrives_s)
+        _arrive(states[replica], arrives_s)
 
 
 @compiled_part
@@ -170,13 +172,22 @@ def _leave(row: int, ready: Records, clients: Records, fleet: Records, at_s: flo
 
 
 @compiled_part
+def _received_at(request: Records, links: Floats, replicas: int, at_s: float) -> float:
+    """Return when what was computed of a request elsewhere has been sent: after all that came before on either link."""
+    sender = replicas + request.sender
+    links[request.replica] = links[sender] = max(at_s, links[request.replica], links[sender]) + request.send_s
+    return float(links[sender])
+
+
+@compiled_part
 def _write(sequence: Records, request: Records, row: int, at_s: float) -> None:
     """Write a sequence of which nothing has been computed over one that is done."""
     sequence.row, sequence.arrival_s = row, at_s
     sequence.prompt_tokens = sequence.known_tokens = request.prompt_tokens
     sequence.total_tokens, sequence.priority = request.total_tokens, request.priority
     sequence.round = -1
-    sequence.computed_tokens = sequence.emitted_tokens = sequence.prefill_until = sequence.reached_tokens = 0
+    sequence.kept_tokens = sequence.reached_tokens = request.kept_tokens
+    sequence.computed_tokens = sequence.emitted_tokens = sequence.prefill_until = 0
     sequence.prefix_hit_tokens = sequence.blocks = sequence.slot = sequence.preemptions = 0
     sequence.first_scheduled_s = sequence.first_token_s = sequence.last_token_s = sequence.worst_itl_s = sequence.score = 0.0
 

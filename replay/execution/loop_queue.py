@@ -168,7 +168,7 @@ def _score(sequence: Records, memory: Counts, state: Records, limits: Records) -
     hit = find_prefix(sequence, limits, memory)[0] * limits.block_tokens
     if limits.queue == LONGEST_PREFIX:
         return float(hit)
-    return float((state.clock_s - sequence.arrival_s) / (sequence.known_tokens - hit))
+    return float((state.clock_s - sequence.arrival_s) / (sequence.known_tokens - sequence.kept_tokens - hit))
 
 
 @compiled_part

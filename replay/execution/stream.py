@@ -66,14 +66,14 @@ def replay_pieces(pieces: Iterable[pa.Table], table: StepTable, load: Load | Non
         piece, arrays = _opened(requests, first_row, table)
         fleet["first_row"], fleet["next"], fleet["more"] = first_row, 0, 1
         waiting.append(piece)
-        replicas.run(FleetArrays(pending=arrays[0], roots=arrays[1], ready=_NONE, clients=_NONE, fleet=fleet))
+        replicas.run(FleetArrays(pending=arrays[0], roots=arrays[1], ready=_NONE, clients=_NONE, links=np.zeros(0), fleet=fleet))
         piece.replica = arrays[0]["replica"]
         _close(waiting, replicas)
         first_row += requests.num_rows
         yield from _ready(waiting, replicas)
     if replicas is not None:
         fleet["more"] = 0
-        replicas.run(FleetArrays(pending=arrays[0], roots=arrays[1], ready=_NONE, clients=_NONE, fleet=fleet))
+        replicas.run(FleetArrays(pending=arrays[0], roots=arrays[1], ready=_NONE, clients=_NONE, links=np.zeros(0), fleet=fleet))
         _close(waiting, replicas)
         yield from _ready(waiting, replicas)
 

@@ -29,8 +29,12 @@ class Request:
     prompt_now: int = 0
     """Tokens to compute before it decodes: the prompt, and what had been generated when it was last admitted."""
     reached: int = 0
-    swapped: int = 0
-    """Of a preempted one, tokens whose keys and values are in host memory."""
+    kept: int = 0
+    """While it waits, tokens that it need not compute again: their keys and values are in host memory, or were received with it."""
+    sender: int = 0
+    """The replica that they were received from."""
+    send_s: float | None = None
+    """How long that takes."""
     blocks: list[Block] = field(default_factory=list)
     preemptions: int = 0
     prefix_hit: int = 0
@@ -39,6 +43,8 @@ class Request:
     sent_s: float = math.nan
     """When a replica got it."""
     replica: int | None = None
+    prefill_replica: int | None = None
+    kv_transfer_s: float | None = None
     turn: int = 0
     """How many that replica had got before."""
     first_scheduled_s: float | None = None
@@ -83,6 +89,8 @@ class Request:
             "worst_itl_s": max(self.gaps_s, default=None),
             "preemptions": self.preemptions,
             "prefix_hit_tokens": self.prefix_hit,
+            "prefill_replica": self.prefill_replica,
+            "kv_transfer_s": self.kv_transfer_s,
         }
 
     def key(self, place: int, table: StepTable, trace_block_tokens: int) -> Hashable:
@@ -184,7 +192,7 @@ class Engine:
             if budget == 0 or len(self.running) == seats:
                 break
             cached = self.cached_beginning(request)
-            hit = len(cached) * self.table.pool.block_tokens + request.swapped
+            hit = len(cached) * self.table.pool.block_tokens + request.kept
             tokens = min(request.known - hit, budget)
             if self.limits.kv_policy == "reserve":
                 missing = self.blocks_for(request.row["prompt_tokens"] + request.row["output_tokens"] - 1) - len(cached)
@@ -204,9 +212,9 @@ class Engine:
             new_hit = len(range(request.reached, hit))
             request.prefix_hit += new_hit
             self.prefix_hit_now += new_hit
-            if request.swapped:
-                self.swapped_since_last_step += self.blocks_for(request.swapped)
-                request.swapped = 0
+            if request.kept:
+                self.swapped_since_last_step += self.blocks_for(request.kept) if request.preemptions else 0
+                request.kept = 0
             else:
                 request.prompt_now = request.known
             if request.first_scheduled_s is None:
@@ -226,7 +234,7 @@ class Engine:
             if self.limits.queue == "longest_prefix":
                 self.waiting.sort(key=lambda request: -hits[request])
             elif self.limits.queue == "hrrn":
-                self.waiting.sort(key=lambda request: -(now_s - request.sent_s) / (request.known - hits[request]))
+                self.waiting.sort(key=lambda request: -(now_s - request.sent_s) / (request.known - request.kept - hits[request]))
 
     def batch_starts_at(self, now_s: float) -> float:
         """When a static batch may start: now if full or of a preferred size, else when its oldest request has waited long enough."""
@@ -273,7 +281,7 @@ class Engine:
         """Put a running request back into the queue: in front, or by priority."""
         self.running.remove(request)
         if self.limits.preemption == "swap":
-            request.swapped = request.computed
+            request.kept = request.computed
             self.swapped_since_last_step += len(request.blocks)
         request.reached = max(request.reached, request.computed)
         self.pool.give_back(request.blocks)
