@@ -56,7 +56,7 @@ def replay_fleet(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str,
 def serve(
     trace: Trace, table: StepTable, fits: npt.NDArray[np.bool_], arrays: FleetArrays, kernel_factors: Mapping[str, float] | None
 ) -> Replay:
-    """Return the replay of those of a trace's requests that `fits` names, which `arrays` hold; the others are in its table as `never_fits`."""
+    """Return the replay of those of a trace's requests that `fits` names, which `arrays` hold; the others are `never_fits`."""
     requests, rows = trace.requests, np.flatnonzero(fits)
     cache = new_cache(trace, arrays.pending["total_tokens"][rows], table)
     replicas = Replicas(table, kernel_factors, cache, len(rows), stops_at_finish=bool(arrays.fleet["waits"][0]))

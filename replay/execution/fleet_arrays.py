@@ -65,7 +65,7 @@ class FleetArrays(NamedTuple):
     clients: Records
     """ENTRY [concurrency]"""
     links: Floats
-    """When what is on the link of each replica, and then of each sender, will have been sent [replicas + senders]; empty without senders."""
+    """When the link of each replica, and then of each sender, is free again [replicas + senders]; empty without senders."""
     fleet: Records
     """FLEET [1]"""
 

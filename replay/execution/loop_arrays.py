@@ -43,7 +43,7 @@ SEQUENCE = np.dtype(
 """One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
 
 SOURCES = (
-    "loop.py", "loop_fleet.py", "fleet_arrays.py", "loop_schedule.py", "loop_preempt.py", "loop_steady.py", "loop_queue.py",
+    "loop.py", "loop_fleet.py", "loop_heap.py", "fleet_arrays.py", "loop_schedule.py", "loop_preempt.py", "loop_steady.py", "loop_queue.py",
     "loop_blocks.py", "loop_prices.py", "loop_power.py", "loop_arrays.py",
 )  # fmt: skip
 """Files whose functions and constants become the compiled loop."""

@@ -74,8 +74,8 @@ def _run_pools(requests: list[Request], table: StepTable, prices: Prices, trace_
         if output > 1:
             row = request.row | {"prompt_tokens": tokens + 1, "output_tokens": output - 1}
             send_s = math.ceil(tokens / table.pool.block_tokens) * table.pool.block_send_s + table.pool.send_latency_s
-            received = {"kept": tokens, "reached": tokens, "sender": prompt.replica or 0, "send_s": send_s}
-            answers[request] = Request(row=row, due_s=first_token_s, **received)
+            sending = (prompt.replica or 0, send_s)
+            answers[request] = Request(row=row, due_s=first_token_s, kept=tokens, reached=tokens, sending=sending)
     Senders(list(answers.values()), decoding, Load(), closed=False).run()
     for request, answer in answers.items():
         request.token_times_s = request.token_times_s + answer.token_times_s

@@ -31,10 +31,8 @@ class Request:
     reached: int = 0
     kept: int = 0
     """While it waits, tokens that it need not compute again: their keys and values are in host memory, or were received with it."""
-    sender: int = 0
-    """The replica that they were received from."""
-    send_s: float | None = None
-    """How long that takes."""
+    sending: tuple[int, float] | None = None
+    """The replica that they are received from, and how long that takes."""
     blocks: list[Block] = field(default_factory=list)
     preemptions: int = 0
     prefix_hit: int = 0
@@ -78,19 +76,17 @@ class Request:
     def result(self, fits: bool) -> dict[str, Any]:
         """Return the row of REQUESTS_SCHEMA."""
         copied = {name: self.row[name] for name in ("request_id", "prompt_tokens", "output_tokens")}
-        return copied | {
+        own = {name: getattr(self, name) for name in ("replica", "first_scheduled_s", "preemptions", "prefill_replica", "kv_transfer_s")}
+        return {
+            **copied,
+            **own,
             "arrival_s": self.due_s,
-            "replica": self.replica,
             "sent_s": None if self.replica is None else self.sent_s,
             "status": COMPLETED if fits else NEVER_FITS,
-            "first_scheduled_s": self.first_scheduled_s,
             "first_token_s": self.token_times_s[0] if fits else None,
             "finish_s": self.token_times_s[-1] if fits else None,
             "worst_itl_s": max(self.gaps_s, default=None),
-            "preemptions": self.preemptions,
             "prefix_hit_tokens": self.prefix_hit,
-            "prefill_replica": self.prefill_replica,
-            "kv_transfer_s": self.kv_transfer_s,
         }
 
     def key(self, place: int, table: StepTable, trace_block_tokens: int) -> Hashable:

@@ -155,12 +155,15 @@ class Senders:
         if self.closed:
             request.due_s = at_s
         request.replica = self.route(request)
-        self.replicas[request.replica].give(request, at_s if request.send_s is None else self.received_at(request, at_s))
+        self.replicas[request.replica].give(request, self.received_at(request, at_s))
 
     def received_at(self, request: Request, at_s: float) -> float:
         """When what was computed of a request elsewhere has come over the links of sender and receiver, one transfer after another."""
-        both = ("from", request.sender), ("to", request.replica)
-        end_s = max(at_s, *(self.links_s[link] for link in both)) + request.send_s
+        if request.sending is None:
+            return at_s
+        sender, send_s = request.sending
+        both = ("from", sender), ("to", request.replica)
+        end_s = max(at_s, *(self.links_s[link] for link in both)) + send_s
         for link in both:
             self.links_s[link] = end_s
         return end_s
