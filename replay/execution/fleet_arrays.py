@@ -23,7 +23,7 @@ PENDING = np.dtype(
         ("next_row", np.int64),  # of the request that waits for its answer, or -1
         ("sent_s", np.float64),  # when a replica gets it
         ("replica", np.int64),
-        ("kept_tokens", np.int64),  # of the prompt, computed elsewhere: their keys and values are sent with it
+        ("received_tokens", np.int64),  # of the prompt, computed elsewhere: their keys and values are sent with it
         ("sender", np.int64),  # the replica that they come from
         ("send_s", np.float64),  # how long its link and that of the receiver are busy with them
     ]

@@ -26,8 +26,7 @@ SEQUENCE = np.dtype(
         ("computed_tokens", np.int64),  # tokens whose keys and values are in the cache, or will be when the steps in flight end
         ("emitted_tokens", np.int64),
         ("prefill_until", np.int64),  # known at the last admission: computing those is prefill, computing later ones is decoding
-        ("reached_tokens", np.int64),  # most tokens ever in the cache before it was preempted, or before it came here
-        ("kept_tokens", np.int64),  # of one that waits, those that it need not compute again: swapped, or received with it
+        ("reached_tokens", np.int64),  # most tokens ever computed when it was preempted, or before it came here (`kept_tokens`)
         ("prefix_hit_tokens", np.int64),  # never computed, for they were in the cache
         ("blocks", np.int64),
         ("slot", np.int64),  # row of its blocks in `tables`

@@ -187,7 +187,7 @@ def _write(sequence: Records, request: Records, row: int, at_s: float) -> None:
     sequence.prompt_tokens = sequence.known_tokens = request.prompt_tokens
     sequence.total_tokens, sequence.priority = request.total_tokens, request.priority
     sequence.round = -1
-    sequence.kept_tokens = sequence.reached_tokens = request.kept_tokens
+    sequence.reached_tokens = request.received_tokens
     sequence.computed_tokens = sequence.emitted_tokens = sequence.prefill_until = 0
     sequence.prefix_hit_tokens = sequence.blocks = sequence.slot = sequence.preemptions = 0
     sequence.first_scheduled_s = sequence.first_token_s = sequence.last_token_s = sequence.worst_itl_s = sequence.score = 0.0

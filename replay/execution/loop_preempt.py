@@ -20,7 +20,6 @@ def preempt(sequences: Records, memory: Counts, state: Records, limits: Records,
         memory[place] = memory[place + 1]
     if limits.preemption == SWAP:
         state.swapped_blocks += sequence.blocks
-        sequence.kept_tokens = sequence.computed_tokens
     release_blocks(sequence, state, limits, memory)
     sequence.reached_tokens = max(sequence.reached_tokens, sequence.computed_tokens)
     sequence.computed_tokens = 0

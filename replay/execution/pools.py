@@ -84,7 +84,7 @@ def _handed_over(trace: Trace, table: StepTable, first: Replay, goes_on: npt.NDA
     prompt_end_s = first.requests["first_token_s"].fill_null(0.0).to_numpy()
     answers = _changed(trace, arrival_s=prompt_end_s, prompt_tokens=prompt + 1, output_tokens=np.maximum(output - 1, 1))
     arrays = fleet_arrays(answers, goes_on, Load(), ROUTING_NAMES.index(table.limits.routing))
-    arrays.pending["kept_tokens"] = prompt
+    arrays.pending["received_tokens"] = prompt
     arrays.pending["sender"] = first.requests["replica"].fill_null(0).to_numpy()
     arrays.pending["send_s"] = -(-prompt // table.pool.block_tokens) * table.pool.block_send_s + table.pool.send_latency_s
     return answers, arrays._replace(links=np.zeros(table.limits.all_replicas_count))

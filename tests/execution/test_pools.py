@@ -73,7 +73,7 @@ def test_loop_and_twin_give_equal_tables_bit_by_bit(case, held):
 @LAW
 @given(pool_cases(), st.integers(1, 3), st.sampled_from([0.0, 0.5]))
 def test_what_the_prefill_pool_does_depends_on_nothing_behind_it(case, decoding, block_send_s):
-    """It serves every request as one of a single output token, whatever the outputs, the links and the other pool."""
+    """Invariant 12: it serves every request as one of a single output token, whatever the outputs, the links and the other pool."""
     trace, table = case
     one = replay(trace, table)
     other = replay(trace, in_pools(table, decoding, table.limits.prefill_replicas_count, block_send_s))
@@ -90,7 +90,7 @@ def test_what_the_prefill_pool_does_depends_on_nothing_behind_it(case, decoding,
 @LAW
 @given(pool_cases())
 def test_nothing_is_decoded_before_its_cache_has_come_and_all_is_there_from_then_to_its_end(case):
-    """Invariants 1 and 4: at every step, a decoding replica holds the requests that it has received and not ended."""
+    """Invariant 1, Invariant 4 and Invariant 12: at every step, a decoding replica holds the requests that it has received and not ended."""
     trace, table = case
     result = replay(trace, table)
     got = completed(result.requests)
