@@ -105,7 +105,8 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
 
     Raises:
         TraceError: the trace has no requests, no arrival times, or prefix blocks of unstated length where they count.
-        SpecError: a factor names no kernel of the table, or is not a finite number >= 0.
+        SpecError: a factor names no kernel of the table, or is not a finite number >= 0; or prompts are computed in a pool of their own
+            and requests wait for answers.
         InvariantError: the table breaks its contract, or a law of the replay is broken.
     """
     if table.limits.prefill_replicas_count:

@@ -216,7 +216,7 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="which replica gets a request: each in turn; that with the fewest under way; the better of two drawn ones; or that with most of its prompt cached"),
         _knob("fleet.prefill_replicas", "execution", "int:0..1024", 0, "restart", reported_as="prefill/decode disaggregation, kv_role, xPyD",
               meaning="further replicas that only compute prompts and first tokens, and send their cache to the `fleet.replicas`, which go on; 0 = each replica does both"),
-        _knob("fleet.kv_link_bytes_per_s", "execution", "number:1e6..1e13|link", "link", "rebuild", reported_as="kv_connector, NIXL, UCX, network adapter",
+        _knob("fleet.kv_link_bytes_per_s", "execution", "number:1e6..1e13|link", "link", "restart", reported_as="kv_connector, NIXL, UCX, network adapter",
               meaning="rate at which each accelerator of a prefill replica sends cache; `link` = that between accelerators of one node, 5e10 = an adapter of 400 Gbit/s each"),
         _knob("batching.async_scheduling", "execution", "bool", False, "restart", reported_as="async_scheduling, overlap schedule",
               meaning="compose each step while the one before it runs, so that the device never waits for the scheduler and arrivals wait a step longer"),

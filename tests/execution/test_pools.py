@@ -90,7 +90,7 @@ def test_what_the_prefill_pool_does_depends_on_nothing_behind_it(case, decoding,
 @LAW
 @given(pool_cases())
 def test_nothing_is_decoded_before_its_cache_has_come_and_all_is_there_from_then_to_its_end(case):
-    """Invariant 1, Invariant 4 and Invariant 12: at every step, a decoding replica holds the requests that it has received and not ended."""
+    """Invariant 1, Invariant 4 and Invariant 12: at every step, a decoding replica holds the requests received and not ended."""
     trace, table = case
     result = replay(trace, table)
     got = completed(result.requests)
@@ -219,6 +219,16 @@ def test_without_time_on_the_link_no_prompt_holds_up_a_token():
     assert apart["worst_itl_s"] == [0.3125, 0.3125]
     assert apart["finish_s"] == [0.5 + 8 * 0.3125, 1.0 + 0.25 + 60 / 16 + 0.3125]
     assert apart["kv_transfer_s"] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("load", [0.3, 0.8])
+def test_prompts_that_come_by_chance_wait_for_the_link_as_in_a_queue_of_one_server(load):
+    """M/D/1: the mean wait is load s / (2 (1 - load)) (Pollaczek and Khinchine); prompts take next to no time here."""
+    count, send_s = 20_000, 0.125
+    arrivals = np.cumsum(np.random.default_rng(3).exponential(send_s / load, count))
+    trace = make_trace(arrivals, [4] * count, [2] * count)
+    got = served(trace, in_pools(constant_table(1e-9, limits=make_limits(max_running=1), pool=make_pool(block_tokens=4)), 1, 1, send_s))
+    assert np.mean(got["kv_transfer_s"]) - send_s == pytest.approx(load * send_s / (2 * (1 - load)), rel=0.06)
 
 
 def test_one_output_token_ends_in_the_prefill_pool():
