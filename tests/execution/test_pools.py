@@ -47,7 +47,7 @@ def pool_cases(draw):
     return trace, in_pools(table, *counts, *times, scheduler=scheduler, routing=draw(st.sampled_from(ROUTING_NAMES)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(pool_cases(), st.sampled_from([1, 2, 4096]))
 @example(crowded_pools(), 4096)
 @example(crowded_pools(preemption="swap", unfit="skip"), 1)
