@@ -29,8 +29,9 @@ IN_PIECES = ("requests", "steps", "token_gaps")
 def write_pieces(assembly: Assembly, pieces: Iterable[Replay], folder: Path, manifest: Document) -> Document:
     """Write the run directory of a replay in pieces, as `replay.assembly.store.write_run` does that of a whole, and return its `run.json`.
 
-    `assembly` is new. While a piece is written, the next one is replayed; memory holds no more than these two. The summary's counts and
-    percentiles are those of the whole, sums are to rounding. Interrupted, it leaves what was there before.
+    `assembly` is new. While a piece is assembled and written, in a second thread, the next one is replayed; memory holds no more than these
+    two. The summary's counts and percentiles are those of the whole, sums are to rounding; steps of several replicas stand in the order of
+    their starts within a piece only. Interrupted, it leaves what was there before.
 
     Raises:
         SpecError: the folder holds something else, or cannot be written; and what `pieces` raises.
@@ -49,30 +50,30 @@ def write_pieces(assembly: Assembly, pieces: Iterable[Replay], folder: Path, man
 
 
 def _write_tables(assembly: Assembly, pieces: Iterable[Replay], fresh: Path) -> _Figures:
-    """Write the tables that come in pieces, in a second thread: the writer of Parquet lets the interpreter go on."""
+    """Assemble pieces and write the tables that come with them; the loops and the writer hold no lock of the interpreter."""
     figures = _Figures()
     with ExitStack() as stack:
         writers = {
             name: stack.enter_context(pq.ParquetWriter(fresh / f"{name}.parquet", TABLES[name], **parquet_options(TABLES[name])))
             for name in IN_PIECES
         }
-        aside = stack.enter_context(ThreadPoolExecutor(max_workers=1))
-        written: Future[None] | None = None
-        for piece in pieces:
+
+        def write(piece: Replay) -> None:
             tables = {"requests": assembly.add(piece), "steps": piece.steps, "token_gaps": piece.token_gaps}
             figures.add(tables)
-            if written is not None:
-                written.result()
-            written = aside.submit(_write_piece, writers, tables)
-        if written is not None:
-            written.result()
+            for name, table in tables.items():
+                if table.num_rows:
+                    writers[name].write_table(table)
+
+        aside = stack.enter_context(ThreadPoolExecutor(max_workers=1))
+        under_way: Future[None] | None = None
+        for piece in pieces:
+            if under_way is not None:
+                under_way.result()
+            under_way = aside.submit(write, piece)
+        if under_way is not None:
+            under_way.result()
     return figures
-
-
-def _write_piece(writers: dict[str, Any], tables: dict[str, pa.Table]) -> None:
-    for name, table in tables.items():
-        if table.num_rows:
-            writers[name].write_table(table)
 
 
 @dataclass(slots=True)
