@@ -79,7 +79,7 @@ def report_run(count: int, replicas: int) -> None:
         on = ["--mapping", "mapping.toml", "--trace", "drawn.parquet", "--model", MODEL.name, "--hardware", HARDWARE]
         command = [sys.executable, "-c", "from gates.cli import main; main()", "run", "--stream", *on, "--out", "out"]
         start_s = time.perf_counter()
-        child = subprocess.Popen(command, cwd=name)
+        child = subprocess.Popen(command, cwd=name, env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])})
         _, status, used = os.wait4(child.pid, 0)
         took_s = time.perf_counter() - start_s
         assert status == 0

@@ -61,11 +61,15 @@ class LargeSample:
         self._counts: npt.NDArray[np.int64] = np.zeros(1 << (63 - CUT_BITS), dtype=np.int64)
 
     def add(self, values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64] | None = None) -> None:
-        """Count values, each as often as its count says, or once."""
-        if len(values):
-            cells = _cells(values)
-            found = np.bincount(cells - (first := int(cells.min())), weights=counts)
-            self._counts[first : first + len(found)] += found.astype(np.int64)
+        """Count values, each as often as its count says, or once; raises ValueError where one is negative."""
+        if not len(values):
+            return
+        cells = _cells(values)
+        first = int(cells.min())
+        if first < 0:
+            raise ValueError("a sample of values >= 0 has a negative one")
+        found = np.bincount(cells - first, weights=counts)
+        self._counts[first : first + len(found)] += found.astype(np.int64)
 
     def percentiles(self, percents: Sequence[float], again: Iterable[_Weighted]) -> list[float | None]:
         """Return the percentiles, None for an empty sample; `again` are the values that were added, and how often each occurs."""

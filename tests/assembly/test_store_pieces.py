@@ -55,7 +55,7 @@ def assert_close(found, wanted, where=""):
         assert found == wanted, where
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.booleans().flatmap(lambda powered: replay_cases(compiles=True, powered=powered)),
     st.integers(1, 12),
