@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.assembly.percentile import LargeSample, percentile, rank, ranks, samples_needed, weighted_percentile
@@ -83,6 +83,7 @@ WEIGHTED = st.lists(
 )
 
 
+@settings(max_examples=40)
 @given(WEIGHTED, st.integers(1, 7), st.lists(st.integers(1, 100), min_size=1, max_size=4))
 def test_percentiles_of_a_sample_larger_than_memory_are_those_of_the_whole(pairs, size, percents):
     values, counts = np.array([value for value, _ in pairs]), np.array([count for _, count in pairs], dtype=np.int64)

@@ -19,8 +19,11 @@ from tests.assembly.test_store import FILES, manifest, names
 from tests.execution.replay_cases import replay_cases
 from tests.execution.test_fleet import with_limits
 from tests.execution.test_loop_equals_twin import distribution
+from tests.models import round_hardware
 from tests.step_tables import constant_table, make_limits, make_trace
 
+MANIFEST = manifest()
+MANIFEST["cells"][0]["hardware"] = round_hardware().to_document()  # without the megabyte of a calibration
 ABOUT = {"model": "m", "hardware": "h", "mapping_digest": "sha256:0", "seed": 1}
 ROUNDING = 1e-9
 """Relative; sums of a piece are added in another order."""
@@ -32,7 +35,7 @@ def in_pieces(trace, table, rows):
 
 
 def streamed(trace, table, rows, folder):
-    return write_pieces(Assembly(trace=trace, table=table, **ABOUT), in_pieces(trace, table, rows), folder, manifest())
+    return write_pieces(Assembly(trace=trace, table=table, **ABOUT), in_pieces(trace, table, rows), folder, MANIFEST)
 
 
 def whole(trace, table):
@@ -69,7 +72,7 @@ def test_a_run_in_pieces_is_the_run_of_the_whole(case, rows, replicas, routing):
     with tempfile.TemporaryDirectory() as place:
         document = streamed(trace, table, rows, Path(place) / "run")
         found, kept = read_run(Path(place) / "run")
-    assert kept == manifest()
+    assert kept == MANIFEST
     assert found.requests.to_pylist() == run.requests.to_pylist()
     assert in_order(found.steps) == in_order(run.steps)
     assert distribution(found) == distribution(run)
@@ -84,7 +87,7 @@ def test_a_run_in_pieces_is_the_run_of_the_whole(case, rows, replicas, routing):
 def test_a_trace_that_is_one_piece_gives_the_same_bytes(tmp_path):
     trace = make_trace(np.arange(400) * 0.2, [4 + index % 90 for index in range(400)], [1 + index % 7 for index in range(400)])
     table = constant_table(0.5, limits=make_limits(max_running=3, max_context_tokens=80))
-    assert streamed(trace, table, 400, tmp_path / "pieces") == write_run(whole(trace, table), tmp_path / "whole", manifest())
+    assert streamed(trace, table, 400, tmp_path / "pieces") == write_run(whole(trace, table), tmp_path / "whole", MANIFEST)
     for name in FILES:
         assert (tmp_path / "pieces" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
@@ -102,7 +105,7 @@ def test_an_interrupted_run_leaves_what_was_there_and_nothing_else(tmp_path, sto
 
     for name in ("old", "new"):
         with pytest.raises(SpecError if stop is OSError else stop):
-            write_pieces(Assembly(trace=trace, table=table, **ABOUT), stopping(), tmp_path / name, manifest())
+            write_pieces(Assembly(trace=trace, table=table, **ABOUT), stopping(), tmp_path / name, MANIFEST)
     assert names(tmp_path) == {"old"}
     assert summary(read_run(tmp_path / "old")[0]) == before["summary"]
 
