@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.assembly.assemble import Assembly, assemble, summary
+from replay.assembly.busy import busy_seconds
 from replay.assembly.store import read_run, write_run
 from replay.assembly.store_pieces import write_pieces
 from replay.errors import SpecError
@@ -19,8 +20,9 @@ from tests.assembly.test_store import FILES, manifest, names
 from tests.execution.replay_cases import replay_cases
 from tests.execution.test_fleet import with_limits
 from tests.execution.test_loop_equals_twin import distribution
+from tests.execution.test_pipelined_steps import pipelined
 from tests.models import round_hardware
-from tests.step_tables import constant_table, make_limits, make_trace
+from tests.step_tables import constant_table, linear_table, make_limits, make_trace
 
 MANIFEST = manifest()
 MANIFEST["cells"][0]["hardware"] = round_hardware().to_document()  # without the megabyte of a calibration
@@ -116,3 +118,14 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
     with pytest.raises(SpecError, match="a folder with other content"):
         streamed(trace, table, 1, tmp_path)
     assert names(tmp_path) == {"notes.txt"}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_step_that_overlaps_one_of_the_piece_before_is_busy_once(replicas):
+    limits = make_limits(max_running=2, max_batched_tokens=1, replicas_count=replicas)
+    table = pipelined(linear_table(step_s=1.0, limits=limits), 1, 1, inflight=2)
+    steps = replay(make_trace([0.0] * 4, [1] * 4, [9] * 4), table).steps
+    wanted, ended_s = busy_seconds(steps), np.zeros(replicas)
+    found = [busy_seconds(steps.slice(first, 3), ended_s) for first in range(0, steps.num_rows, 3)]
+    assert wanted.sum() < (steps["end_s"].to_numpy() - steps["start_s"].to_numpy()).sum()
+    assert np.concatenate(found).tolist() == wanted.tolist()
