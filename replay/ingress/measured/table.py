@@ -1,0 +1,229 @@
+"""Tables of requests - CSV, JSON Lines or Parquet - whose column names declare the unit: ``ttft_ms``, ``e2e_s``, ``TTFT (ms)``.
+
+Also the CSV files of AIBrix's regression runs, whose columns have no suffix and are seconds.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from replay.errors import TraceError
+from replay.ingress.measured.content import Content
+from replay.ingress.measured.measured_run import COMPLETED, FAILED, METRICS, STATUSES, TRUNCATED, MeasuredFacts, MeasuredRun
+from replay.ingress.measured.rows import Row, Rows, seconds, time_per_token, tokens
+
+PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+TIMES = {
+    "arrival": "arrival_s", "sent": "sent_s", "queue": "queue_s", "ttft": "ttft_s", "tpot": "tpot_s", "itl": "itl_s", "e2e": "e2e_s",
+    "latency": "e2e_s", "e2e_latency": "e2e_s", "request_latency": "e2e_s",
+}  # fmt: skip
+COUNTS = {
+    "prompt_tokens": "prompt_tokens", "input_tokens": "prompt_tokens", "output_tokens": "output_tokens",
+    "preemptions_per_request": "preemptions_per_request", "prefix_hit_tokens": "prefix_hit_tokens",
+}  # fmt: skip
+AIBRIX = frozenset(
+    {"prompt_tokens", "generation_tokens", "ttft", "generation_time", "user_id", "question_id", "launch_time", "finish_time"}
+)
+WANTED = "columns that name their unit, such as request_id, arrival_s, prompt_tokens, output_tokens, ttft_ms, tpot_ms, e2e_s"
+_UNIT = re.compile(r"(.+?)[\s_]*[\[(]?(s|ms|us|ns)[\])]?")
+_SUCCESS = ("", "ok", "success", "succeeded", "true", "1", "200", COMPLETED)
+_CUT = ("cancelled", "canceled", "incomplete", TRUNCATED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """Which column holds which field, and how many of its units make a second."""
+
+    fields: dict[str, tuple[str, float]]
+    unused: tuple[str, ...]
+
+
+def is_table(names: Collection[str]) -> bool:
+    """Return whether columns or keys are those of a table of requests: one of them is a latency, with its unit or without."""
+    return any(_plain(name) in TIMES and TIMES[_plain(name)] in METRICS for name in names)
+
+
+def read_table(content: Content) -> list[MeasuredRun]:
+    """Return the run of a table.
+
+    Raises:
+        TraceError: a latency has no unit, two columns mean the same, or a value cannot be used.
+    """
+    names = column_names(content)
+    columns = _columns(names, content.where)
+    has_ids = "request_id" in columns.fields
+    rows = Rows()
+    for index, (place, cells) in enumerate(_cells(content, names)):
+        rows.add(_row(cells, columns.fields, place, index))
+    units = ", ".join(f"{column} in {_unit_of(per_s)}" for column, per_s in columns.fields.values() if per_s)
+    facts = MeasuredFacts(
+        format="table of requests",
+        file_name=content.file_name,
+        digest=content.digest,
+        tool="table",
+        units=units,
+        arrivals="scheduled" if "arrival_s" in columns.fields else "sent" if "sent_s" in columns.fields else "none",
+        identity="ids" if has_ids else "order",
+        notes=(f"not carried over: {', '.join(columns.unused)}",) if columns.unused else (),
+    )
+    return [rows.to_run(facts)]
+
+
+def read_aibrix(content: Content) -> list[MeasuredRun]:
+    """Return the run of an AIBrix regression CSV: seconds; rows are grouped by user and put in the order of their launch."""
+    names = column_names(content)
+    found = sorted((_aibrix_row(cells, place) for place, cells in _cells(content, names)), key=lambda row: row.arrival_s or 0.0)
+    rows = Rows()
+    for row in found:
+        rows.add(row)
+    facts = MeasuredFacts(
+        format="AIBrix regression CSV",
+        file_name=content.file_name,
+        digest=content.digest,
+        tool="aibrix",
+        units="seconds",
+        arrivals="sent",
+        identity="ids",
+    )
+    return [rows.to_run(facts)]
+
+
+def _plain(name: str) -> str:
+    """Return a column's name without its unit: ``ttft`` of ``TTFT (ms)``."""
+    match = _UNIT.fullmatch(name.strip().lower())
+    return (match[1] if match and match[1] in TIMES else name.strip().lower()).replace(" ", "_")
+
+
+def _columns(names: tuple[str, ...], where: str) -> _Columns:
+    fields: dict[str, tuple[str, float]] = {}
+    unused = []
+    for name in names:
+        plain = _plain(name)
+        match = _UNIT.fullmatch(name.strip().lower())
+        if plain in TIMES:
+            if match is None or match[1] != plain:
+                raise TraceError(where, f"column {name!r} has no unit", WANTED, f"call it {plain}_s or {plain}_ms")
+            field, per_s = TIMES[plain], PER_SECOND[match[2]]
+        elif plain in COUNTS or plain in ("request_id", "status"):
+            field, per_s = COUNTS.get(plain, plain), 0.0
+        else:
+            unused.append(name)
+            continue
+        if field in fields:
+            raise TraceError(where, f"columns {fields[field][0]!r} and {name!r} both mean {field}", "one of them", "remove or rename one")
+        fields[field] = (name, per_s)
+    return _Columns(fields=fields, unused=tuple(unused))
+
+
+def _unit_of(per_s: float) -> str:
+    return next(unit for unit, factor in PER_SECOND.items() if factor == per_s)
+
+
+def column_names(content: Content) -> tuple[str, ...]:
+    """Return the columns of a table, or the keys of its objects."""
+    if content.encoding == "parquet":
+        import pyarrow.parquet as pq
+
+        try:
+            return tuple(pq.read_schema(content.path).names)
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(content) from error
+    if content.encoding == "csv":
+        _, header = next(content.lines())
+        return tuple(cell.strip() for cell in next(csv.reader([header.decode("utf-8", errors="replace")])))
+    return tuple(dict.fromkeys(key for _, record in content.records() for key in record))
+
+
+def _cells(content: Content, names: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each row's place and its cells by column."""
+    if content.encoding == "parquet":
+        yield from _parquet_cells(content)
+    elif content.encoding == "csv":
+        yield from _csv_cells(content, names)
+    else:
+        yield from content.records()
+
+
+def _parquet_cells(content: Content) -> Iterator[tuple[str, dict[str, Any]]]:
+    import pyarrow.parquet as pq
+
+    index = 0
+    try:
+        for batch in pq.ParquetFile(content.path).iter_batches():
+            for cells in batch.to_pylist():
+                index += 1
+                yield f"{content.where}: row {index}", cells
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(content) from error
+
+
+def _csv_cells(content: Content, names: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+    lines = content.lines()
+    next(lines)
+    for place, line in lines:
+        try:
+            cells = next(csv.reader(io.StringIO(line.decode("utf-8"), newline=""), strict=True))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise TraceError(place, f"the row is no CSV ({error})", "comma-separated cells in UTF-8", "mend or remove the row") from error
+        if len(cells) != len(names):
+            got = f"{len(cells)} cells where the header has {len(names)}"
+            raise TraceError(place, got, "one cell for each column", "mend or remove the row (the file may be cut off)")
+        yield place, {name: _number(cell) for name, cell in zip(names, cells, strict=True)}
+
+
+def _number(cell: str) -> Any:
+    """Return a cell as the number it spells, null where it is empty, else the text."""
+    text = cell.strip()
+    if not text:
+        return None
+    try:
+        return int(text) if text.isdecimal() and len(text) < 19 else float(text)
+    except ValueError:
+        return text
+
+
+def _row(cells: dict[str, Any], fields: dict[str, tuple[str, float]], place: str, index: int) -> Row:
+    times = {field: seconds(cells.get(column), place, column, per_s) for field, (column, per_s) in fields.items() if per_s}
+    counts = {field: tokens(cells.get(fields[field][0]), place, fields[field][0]) for field in set(COUNTS.values()) & set(fields)}
+    if "tpot_s" not in times:
+        times["tpot_s"] = time_per_token(times.get("e2e_s"), times.get("ttft_s"), counts.get("output_tokens"))
+    name = cells.get(fields["request_id"][0]) if "request_id" in fields else index
+    if name is None:
+        raise TraceError(place, f"{fields['request_id'][0]} is missing", "a name for the request", "fill it in or remove the row")
+    status = _status(cells.get(fields["status"][0])) if "status" in fields else COMPLETED
+    return Row(request_id=str(name), status=status, **times, **counts)  # type: ignore[arg-type]
+
+
+def _status(value: Any) -> str:
+    text = str("" if value is None else value).strip().lower()
+    if text in STATUSES:
+        return text
+    return COMPLETED if text in _SUCCESS else TRUNCATED if text in _CUT else FAILED
+
+
+def _aibrix_row(cells: dict[str, Any], place: str) -> Row:
+    ttft, decode, launch = (seconds(cells[name], place, name) for name in ("ttft", "generation_time", "launch_time"))
+    output = tokens(cells["generation_tokens"], place, "generation_tokens")
+    e2e = None if ttft is None or decode is None else ttft + decode
+    return Row(
+        request_id=f"{cells['user_id']}/{cells['question_id']}",
+        status=FAILED if e2e is None else COMPLETED,
+        arrival_s=launch,
+        sent_s=launch,
+        prompt_tokens=tokens(cells["prompt_tokens"], place, "prompt_tokens"),
+        output_tokens=output,
+        ttft_s=ttft,
+        tpot_s=time_per_token(e2e, ttft, output),
+        e2e_s=e2e,
+    )
+
+
+def _damaged(content: Content) -> TraceError:
+    return TraceError(content.where, "the Parquet file is damaged or cut off", "a whole Parquet file", "copy or write the file again")
