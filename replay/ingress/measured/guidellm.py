@@ -1,4 +1,4 @@
-"""GuideLLM ``benchmarks.json`` (0.4 and later): several benchmarks in one file, figures named ``*_ms`` beside ``request_latency`` in seconds."""
+"""GuideLLM ``benchmarks.json`` (0.4 and later): several benchmarks a file, figures ``*_ms`` beside ``request_latency`` in seconds."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _REPORTED = {
     "inter_token_latency_ms": ("tpot_s", 1e3),  # its time_per_output_token_ms is request latency / tokens, another figure
     "request_latency": ("e2e_s", 1.0),
 }
+_STAMPS = ("request_start", "first_token_iteration", "last_token_iteration", "request_end")
 _STATUSES = {"successful": COMPLETED, "errored": FAILED, "incomplete": TRUNCATED}
 
 
@@ -85,10 +86,7 @@ def _reported(benchmark: Record, place: str) -> list[ReportedFigure]:
 
 def _row(request: Record, place: str, status: str) -> Row:
     timings = request.get("info", {}).get("timings", {})
-    start, first, last, end = (
-        seconds(timings.get(name), place, name)
-        for name in ("request_start", "first_token_iteration", "last_token_iteration", "request_end")
-    )
+    start, first, last, end = (seconds(timings.get(name), place, name) for name in _STAMPS)
     ttft_s, e2e_s = _between(start, first), _between(start, end if last is None else last)
     output = tokens(_count(request, "output_metrics"), place, "output tokens")
     return Row(

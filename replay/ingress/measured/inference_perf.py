@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from replay.ingress.measured.content import Content, Record
@@ -76,7 +77,7 @@ def _row(record: Record, place: str, name: str) -> Row:
     scheduled, start, end = (seconds(record.get(key), place, key) for key in _REQUEST)
     times = [moment for moment in (seconds(one, place, "output_token_times") for one in info.get("output_token_times") or ()) if moment]
     output = tokens(info.get("output_tokens", len(times) or None), place, "output_tokens")
-    gaps = [max(0.0, late - early) for early, late in zip(times, times[1:], strict=False)]
+    gaps = [max(0.0, late - early) for early, late in itertools.pairwise(times)]
     ttft_s = None if not times or scheduled is None else max(0.0, times[0] - scheduled)
     e2e_s = None if end is None or scheduled is None else max(0.0, end - scheduled)
     return Row(
