@@ -70,6 +70,11 @@ def default_policy() -> PolicySpec:
     return read_policy(_DEFAULT)
 
 
+def default_measured_policy() -> PolicySpec:
+    """Return the policy that holds for measured runs where nobody states one: claims that benchmarks record figures for."""
+    return read_policy(_DEFAULT.with_name("default_measured_policy.toml"))
+
+
 def read_policy(path: Path) -> PolicySpec:
     """Return the policy in a TOML file.
 

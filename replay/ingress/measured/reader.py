@@ -48,6 +48,18 @@ def read_measured(path: Path) -> list[MeasuredRun]:
     return _reader(content)(content)
 
 
+def is_result(path: Path) -> bool:
+    """Return whether a file looks like a result: its encoding and, of JSON and CSV, its keys or columns say so."""
+    try:
+        content = open_content(path)
+        if content.encoding == "csv":
+            names = table.column_names(content)
+            return set(names) >= table.AIBRIX or table.is_table(names)
+        return content.encoding in ("parquet", "mlperf") or _reader(content) is not None
+    except TraceError:
+        return False
+
+
 def result_file(folder: Path) -> Path:
     """Return the one result file of a folder; what stands beside it under known names is none.
 
