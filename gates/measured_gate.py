@@ -135,7 +135,9 @@ def _judge_cell(
 ) -> MeasuredCell:
     findings = list(request.findings)
     if has_other_loads:
-        findings.append(about_runs("load_not_in_baseline", "the candidate also holds loads that the baseline lacks; they are not judged", "informs"))
+        findings.append(
+            about_runs("load_not_in_baseline", "the candidate also holds loads that the baseline lacks; they are not judged", "informs")
+        )
     if not candidate:
         findings.insert(0, about_runs("load_missing", f"the candidate holds no run of the load {planned.spec.trace}"))
         claims = unmeasured(planned, "the candidate holds no run of this load")

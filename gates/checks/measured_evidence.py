@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gates.finding import Effect, Finding
 from gates.measure.pairing import Pairing
@@ -38,12 +38,8 @@ class MeasuredEvidence:
                 yield (arm if len(runs) == 1 else f"run {number} of {arm}"), run
 
 
-class MeasuredCheck(Protocol):
-    """One question about the evidence of a measured cell."""
-
-    def __call__(self, evidence: MeasuredEvidence) -> Iterable[Finding]:
-        """Return what was found; nothing where all is well."""
-        ...
+MeasuredCheck = Callable[[MeasuredEvidence], Iterable[Finding]]
+"""One question about the evidence of a measured cell: what was found, nothing where all is well."""
 
 
 def about_runs(code: str, message: str, effect: Effect = "invalidates") -> Finding:

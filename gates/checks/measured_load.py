@@ -34,7 +34,9 @@ def offered_load(evidence: MeasuredEvidence) -> Iterator[Finding]:
     for name, run in list(evidence.runs)[1:]:
         rates = first.offered_rate_per_s, run.facts.offered_rate_per_s
         if rates[0] is not None and rates[1] is not None and not _close(rates[0], rates[1], RATE_TOLERANCE):
-            message = f"{name} was offered {_rate(rates[1])} and the baseline {_rate(rates[0])}: their latencies are those of different loads"
+            message = (
+                f"{name} was offered {_rate(rates[1])} and the baseline {_rate(rates[0])}: their latencies are those of different loads"
+            )
             yield about_runs("offered_load_differs", message)
         if first.concurrency != run.facts.concurrency:
             message = f"{name} had {_cap(run.facts.concurrency)} and the baseline {_cap(first.concurrency)}: the loads differ"
@@ -48,7 +50,9 @@ def _achieved_alike(first: MeasuredRun, run: MeasuredRun, name: str) -> Iterator
         return
     rates = [_sent_rate(one) for one in (first, run)]
     if rates[0] is not None and rates[1] is not None and not _close(rates[0], rates[1], ACHIEVED_TOLERANCE):
-        message = f"{name} was sent {_rate(rates[1])} and the baseline {_rate(rates[0])}; no file says what was offered, so the loads may differ"
+        message = (
+            f"{name} was sent {_rate(rates[1])} and the baseline {_rate(rates[0])}; no file says what was offered, so the loads may differ"
+        )
         yield about_runs("achieved_load_differs", message)
 
 
@@ -62,7 +66,12 @@ def load_was_sent(evidence: MeasuredEvidence) -> Iterator[Finding]:
         if sent is not None and n and sent < offered * (1 - max(SENT_TOLERANCE, 3 / math.sqrt(n))):
             message = f"{name} was to send {_rate(offered)} and sent {_rate(sent)}: the load was not the one it is called by"
             yield about_runs("offered_load_not_reached", message)
-        elif sent is None and facts.duration_s and facts.expected_count and facts.expected_count < OVERLOAD_RATIO * offered * facts.duration_s:
+        elif (
+            sent is None
+            and facts.duration_s
+            and facts.expected_count
+            and facts.expected_count < OVERLOAD_RATIO * offered * facts.duration_s
+        ):
             served = facts.expected_count / facts.duration_s
             message = f"{name} was offered {_rate(offered)} and completed {_rate(served)}: its percentiles depend on how long the run was"
             yield Finding(code="overloaded", message=message, effect="informs", stage="release_decision", bottleneck_class="queueing")
@@ -84,7 +93,9 @@ def arrivals(evidence: MeasuredEvidence) -> Iterator[Finding]:
             )
             yield about_runs("coordinated_omission", message)
     if kinds == {"sent"}:
-        yield about_runs("arrivals_sent", "latencies count from the sending; whether the client sent on schedule is not recorded", "informs")
+        yield about_runs(
+            "arrivals_sent", "latencies count from the sending; whether the client sent on schedule is not recorded", "informs"
+        )
     elif kinds == {"none"} and not evidence.baseline[0].is_summary:
         message = "the files record no arrivals: blocks follow the order of the file, and the load cannot be checked"
         yield about_runs("arrivals_unknown", message, "informs")
@@ -113,7 +124,7 @@ def warm_up(evidence: MeasuredEvidence) -> Iterator[Finding]:
     if not cold:
         return
     times = ", ".join(f"{ratios[name]:.1f} x the rest in {name}" for name in cold)
-    message = f"the first {WARM_UP_REQUESTS} requests took long to their first token ({times}): a cold start. Send warm-up requests before measuring"
+    message = f"the first {WARM_UP_REQUESTS} requests took long to their first token ({times}): a cold start. Send warm-up requests first"
     alone = any(ratio < STEADY_RATIO for ratio in ratios.values())
     yield about_runs("cold_start_in_one_arm" if alone else "cold_start", message, "invalidates" if alone else "informs")
 

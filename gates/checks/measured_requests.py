@@ -30,13 +30,17 @@ def requests_recorded(evidence: MeasuredEvidence) -> Iterator[Finding]:
         elif n == 0:
             yield about_runs("no_requests", f"{name} ({facts.file_name}) has no requests, so it shows nothing")
         elif facts.expected_count is not None and n < facts.expected_count:
-            message = f"{name} ({facts.file_name}) holds {n} of the {facts.expected_count} requests it speaks of: what is missing may be the tail"
+            message = (
+                f"{name} ({facts.file_name}) holds {n} of the {facts.expected_count} requests it speaks of: what is missing may be the tail"
+            )
             yield about_runs("rows_missing", message)
         elif n < _P99_MINIMUM:
             message = f"{name} has {n} requests; no claim about p99 can be decided below {_P99_MINIMUM}"
             yield Finding(code="too_few_requests_for_p99", message=message, effect="informs", stage="release_decision")
         if evidence.trace is not None and not run.is_summary and n < evidence.trace.requests.num_rows:
-            message = f"{name} holds {n} requests and trace {evidence.trace.name} has {evidence.trace.requests.num_rows}: the tail may be missing"
+            message = (
+                f"{name} holds {n} requests and trace {evidence.trace.name} has {evidence.trace.requests.num_rows}: the tail may be missing"
+            )
             yield about_runs("rows_missing", message)
 
 
@@ -85,7 +89,9 @@ def same_requests(evidence: MeasuredEvidence) -> Iterator[Finding]:
         count = repeated_ids(run)
         repeated += count
         if count:
-            yield about_runs("duplicate_ids", f"{count} of {run.requests.num_rows} requests of {name} repeat an id, so none can be told apart")
+            yield about_runs(
+                "duplicate_ids", f"{count} of {run.requests.num_rows} requests of {name} repeat an id, so none can be told apart"
+            )
     first = evidence.baseline[0]
     for name, run in list(evidence.runs)[1:]:
         if repeated == 0 and first.requests.num_rows and run.requests.num_rows:
@@ -102,7 +108,9 @@ def _against(first: MeasuredRun, run: MeasuredRun, name: str, accepted: float) -
         )
         yield about_runs("requests_differ", message)
     elif pairing.kind == "unpaired":
-        message = f"nothing tells which request of {name} is which of the baseline: each run is resampled alone, which needs far more requests"
+        message = (
+            f"nothing tells which request of {name} is which of the baseline: each run is resampled alone, which needs far more requests"
+        )
         yield about_runs("requests_unpaired", message, "informs")
         if abs(sizes[0] - sizes[1]) > max(accepted * max(sizes), 1):
             message = f"{name} holds {sizes[1]} requests and the baseline {sizes[0]}: what is missing may be the tail"

@@ -60,7 +60,7 @@ def load_origin(evidence: MeasuredEvidence) -> Iterator[Finding]:
 
 
 def baseline_age(evidence: MeasuredEvidence) -> Iterator[Finding]:
-    """State how old the baseline is, and find one that is older than the policy accepts, of unknown age where it limits it, or of the future."""
+    """State how old the baseline is; find one older than the policy accepts, of unknown age where it limits that, or of the future."""
     limit_days, first = evidence.policy.max_trace_age_days, evidence.baseline[0].facts
     recorded_at = evidence.trace.provenance.recorded_at if evidence.trace is not None else first.started_at
     if evidence.as_of is None:

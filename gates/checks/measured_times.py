@@ -29,7 +29,7 @@ def same_units(evidence: MeasuredEvidence) -> Iterator[Finding]:
         for metric in METRICS:
             before, after = _middle(first, metric), _middle(run, metric)
             if before and after and max(before / after, after / before) >= UNIT_RATIO:
-                message = f"{metric} is {after:.4g} s in {name} and {before:.4g} s in the baseline: one of the files is in another unit than it says"
+                message = f"{metric} is {after:.4g} s in {name} and {before:.4g} s in the baseline: a file is in another unit than it says"
                 yield about_runs("units_differ", message)
 
 

@@ -50,7 +50,10 @@ def build_request(options: GateOptions, project: Project | None) -> GateRequest:
     from gates.request import GateRequest
 
     folder = project_folder(project)
-    baseline_source, candidate_source = _only("baseline", arm_sources(options, project)[0]), _only("candidate", arm_sources(options, project)[1])
+    baseline_source, candidate_source = (
+        _only("baseline", arm_sources(options, project)[0]),
+        _only("candidate", arm_sources(options, project)[1]),
+    )
     mapping_path = _mapping_path(candidate_source, project)
     repository = mapping_path.parent if mapping_path is not None else folder
     commit = open_commit(repository, baseline_source) if baseline_source.startswith(GIT_PREFIX) else None

@@ -45,7 +45,9 @@ def mixed_arms(baseline: str, candidate: str, measured: bool) -> EvidenceError:
     return EvidenceError("the arms", got, want, "measure the other arm too, or give both as mappings")
 
 
-def measured_request(baseline: tuple[str, ...], candidate: tuple[str, ...], options: GateOptions, project: Project | None) -> MeasuredRequest:
+def measured_request(
+    baseline: tuple[str, ...], candidate: tuple[str, ...], options: GateOptions, project: Project | None
+) -> MeasuredRequest:
     """Return the request of a gate on measured runs: the baseline read, the candidate to be read when the plan is made.
 
     Raises:
@@ -102,7 +104,9 @@ def read_measured_arm(sources: tuple[str, ...], folder: Path) -> MeasuredArm:
     if known and (len(known) < len(mappings) or len({mapping.digest for _, mapping in known}) > 1):
         raise SpecError("the arms", "runs of one arm with different mappings", "repeats of one build", "gate the builds one by one")
     name, mapping = known[0] if known else (None, None)
-    return MeasuredArm(label=", ".join(relative_name(Path(one), folder) for one in sources), runs=tuple(runs), mapping=mapping, mapping_name=name)
+    return MeasuredArm(
+        label=", ".join(relative_name(Path(one), folder) for one in sources), runs=tuple(runs), mapping=mapping, mapping_name=name
+    )
 
 
 def _mapping(source: Path, folder: Path) -> tuple[str, MappingSpec] | None:

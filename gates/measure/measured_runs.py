@@ -12,7 +12,7 @@ import pyarrow as pa
 from gates.claim import ClaimSpec
 from gates.measure.measured import Measured, draw_units
 from gates.measure.measured_windows import rate_of_run, throughput_figures
-from gates.measure.method import MeasuredMethod, choose_method
+from gates.measure.method import choose_method
 from gates.measure.pairing import Pairing, aligned, in_arrival_order
 from gates.measure.requests import mean_figures, measure_requests, members_of, percentile_figures, read_metric, resampled_means
 from gates.measure.run_effect import over_runs, with_assumed_effect
@@ -91,7 +91,9 @@ def _reported_figure(run: MeasuredRun, spec: ClaimSpec) -> float | None:
     return stated.get((spec.metric, float(spec.percentile)))
 
 
-def _paired(cell: PlannedCell, wanted: Wanted, baseline: MeasuredRun, candidate: MeasuredRun, pairing: Pairing) -> Iterator[tuple[int, Measured]]:
+def _paired(
+    cell: PlannedCell, wanted: Wanted, baseline: MeasuredRun, candidate: MeasuredRun, pairing: Pairing
+) -> Iterator[tuple[int, Measured]]:
     tables = aligned(baseline, candidate, pairing)
     of_requests = [(index, spec) for index, spec in wanted if spec.metric != THROUGHPUT]
     for index, measured in measure_requests(cell, of_requests, *tables):

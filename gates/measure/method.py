@@ -21,11 +21,11 @@ MEASURED_RULES: dict[str, str] = {
     "run (on the figure itself where claims are by difference); one run per arm: paired circular block bootstrap where both runs hold the "
     "same requests, else each arm resampled alone",
     "pairing": "by the load's own request ids, else by equal prompt lengths in the same order; one draw of blocks for both arms",
-    "block_rule": "ceil(n / blocks) consecutive requests by arrival (time windows for throughput), circular; of unpaired runs each arm its own",
-    "missing_data_rule": "a declared metric or stratum that either arm lacks is undecided; requests that one arm did not serve are left out of "
-    "its percentiles and judged as a finding",
-    "run_effect": "one run per arm: a normal effect on the log of every latency and rate with the policy's run_effect_sd x sqrt(2) is added to "
-    "each replicate; repeated runs: their own spread",
+    "block_rule": "ceil(n / blocks) consecutive requests by arrival (time windows for throughput), circular; unpaired: each arm alone",
+    "missing_data_rule": "a declared metric or stratum that either arm lacks is undecided; requests that one arm did not serve are left "
+    "out of its percentiles and judged as a finding",
+    "run_effect": "one run per arm: a normal effect on the log of every latency and rate with the policy's run_effect_sd x sqrt(2) is "
+    "added to each replicate; repeated runs: their own spread",
 }
 """Rules of measured runs that differ from those of replays; part of the plan's digest."""
 
