@@ -15,9 +15,9 @@ from gates.measure.measured_windows import rate_of_run, throughput_figures
 from gates.measure.method import choose_method
 from gates.measure.pairing import Pairing, aligned, in_arrival_order
 from gates.measure.requests import mean_figures, measure_requests, members_of, percentile_figures, read_metric, resampled_means
-from gates.measure.run_effect import over_runs, with_assumed_effect
+from gates.measure.run_effect import over_runs, run_effects, with_assumed_effect
 from gates.policy import SLO_LIMITS
-from gates.statistics.blocks import Floats
+from gates.statistics.blocks import BlockDraw, Floats
 from gates.statistics.tails import Sample, resampled_percentiles
 from replay.assembly.percentile import percentile
 
@@ -94,39 +94,50 @@ def _reported_figure(run: MeasuredRun, spec: ClaimSpec) -> float | None:
 def _paired(
     cell: PlannedCell, wanted: Wanted, baseline: MeasuredRun, candidate: MeasuredRun, pairing: Pairing
 ) -> Iterator[tuple[int, Measured]]:
-    tables = aligned(baseline, candidate, pairing)
+    tables, effects = aligned(baseline, candidate, pairing), run_effects(cell)
     of_requests = [(index, spec) for index, spec in wanted if spec.metric != THROUGHPUT]
     for index, measured in measure_requests(cell, of_requests, *tables):
         spec = cell.claims[index].spec
-        yield index, with_assumed_effect(cell, measured, _slope(cell, spec, tables[1]))
+        yield index, with_assumed_effect(cell, measured, effects, _slope(cell, spec, tables[1]))
     yield from _throughput(cell, wanted, baseline, candidate, is_paired=True)
 
 
 def _unpaired(cell: PlannedCell, wanted: Wanted, baseline: MeasuredRun, candidate: MeasuredRun) -> Iterator[tuple[int, Measured]]:
     """Yield figures with each arm resampled alone, so that the two draws are independent."""
     tables = [in_arrival_order(run.requests) for run in (baseline, candidate)]
-    draws = [draw_units(cell, table.num_rows, f"bootstrap.{arm}") for arm, table in zip(("baseline", "candidate"), tables, strict=True)]
-    for index, spec in wanted:
-        if spec.metric == THROUGHPUT:
-            continue
-        values, members = zip(*(_values(cell, spec, table) for table in tables), strict=True)
-        lacking = [arm for arm, own in zip(("the baseline", "the candidate"), members, strict=True) if not own.any()]
-        if lacking:
-            sentence = f"{' and '.join(lacking)} has no {spec.definition.column} for any such request"
+    names = ("bootstrap.baseline", "bootstrap.candidate")
+    draws = [draw_units(cell, table.num_rows, name) for table, name in zip(tables, names, strict=True)]
+    of_requests = [(index, spec) for index, spec in wanted if spec.metric != THROUGHPUT]
+    effects = run_effects(cell)
+    values = {index: [_values(cell, spec, table) for table in tables] for index, spec in of_requests}
+    whole = [(index, spec) for index, spec in of_requests if all(members.any() for _, members in values[index])]
+    tails = [_tails(draw, [(spec, values[index][side]) for index, spec in whole]) for side, draw in enumerate(draws)]
+    for index, spec in of_requests:
+        (before, inside_before), (after, inside_after) = values[index]
+        samples = before[inside_before], after[inside_after]
+        if (index, spec) not in whole:
+            lacking = [arm for arm, own in zip(("the baseline", "the candidate"), samples, strict=True) if not len(own)]
+            sentence = f"no {spec.definition.column} for any such request in {' and '.join(lacking)}"
             yield index, Measured(problem=("metric_absent", sentence))
             continue
-        samples = values[0][members[0]], values[1][members[1]]
+        place = whole.index((index, spec))
         if spec.percentile is None:
-            means = [resampled_means(draw, own, inside) for draw, own, inside in zip(draws, values, members, strict=True)]
-            measured = mean_figures(cell, spec, samples, (means[0], means[1]), ())
+            means = (resampled_means(draws[0], before, inside_before), resampled_means(draws[1], after, inside_after))
+            measured = mean_figures(cell, spec, samples, means, ())
         else:
-            tails = [
-                resampled_percentiles(draw, [Sample(values=sample, positions=np.flatnonzero(inside), percents=(spec.percentile,))])[0][:, 0]
-                for draw, sample, inside in zip(draws, samples, members, strict=True)
-            ]
-            measured = percentile_figures(cell, spec.percentile, samples, (tails[0], tails[1]), ())
-        yield index, with_assumed_effect(cell, measured, _slope(cell, spec, tables[1]))
+            measured = percentile_figures(cell, spec.percentile, samples, (tails[0][place], tails[1][place]), ())
+        yield index, with_assumed_effect(cell, measured, effects, _slope(cell, spec, tables[1]))
     yield from _throughput(cell, wanted, baseline, candidate, is_paired=False)
+
+
+def _tails(draw: BlockDraw, asked: Sequence[tuple[ClaimSpec, tuple[Floats, Mask]]]) -> list[Floats]:
+    """Return for each claim the replicates [replicates] of its percentile in one arm, from one pass over the resamples; none for means."""
+    samples = [
+        Sample(values=values[members], positions=np.flatnonzero(members), percents=() if spec.percentile is None else (spec.percentile,))
+        for spec, (values, members) in asked
+    ]
+    found = iter(resampled_percentiles(draw, [sample for sample in samples if sample.percents]))
+    return [next(found)[:, 0] if sample.percents else np.empty(0) for sample in samples]
 
 
 def _repeated(cell: PlannedCell, wanted: Wanted, baseline: Runs, candidate: Runs) -> Iterator[tuple[int, Measured]]:
@@ -149,7 +160,7 @@ def _throughput(
 ) -> Iterator[tuple[int, Measured]]:
     for index, spec in wanted:
         if spec.metric == THROUGHPUT:
-            yield index, with_assumed_effect(cell, throughput_figures(cell, baseline, candidate, is_paired=is_paired))
+            yield index, with_assumed_effect(cell, throughput_figures(cell, baseline, candidate, is_paired=is_paired), run_effects(cell))
 
 
 def _values(cell: PlannedCell | None, spec: ClaimSpec, table: pa.Table) -> tuple[Floats, Mask]:

@@ -17,6 +17,7 @@ from replay.seeds import stream
 if TYPE_CHECKING:
     from gates.plan import PlannedCell
 
+_HALVINGS = 60  # of an interval of doubles: nothing is left between its ends
 NO_RUN_EFFECT = "one run per arm cannot show how much runs differ: the interval assumes a run effect with a standard deviation of {sd:g} %"
 
 
@@ -26,14 +27,13 @@ def run_effects(cell: PlannedCell) -> Floats:
     The quantiles of a normal distribution with the policy's standard deviation times sqrt(2), in an order drawn from the seed: the spread
     is exact whatever the number of replicates.
     """
-    count = cell.policy.replicates
-    quantiles = np.array([NormalDist().inv_cdf((index + 0.5) / count) for index in range(count)])
+    quantiles = [NormalDist().inv_cdf(float(share)) for share in _middles(cell.policy.replicates)]
     drawn: Floats = stream(cell.seed, "run_effect").permutation(quantiles)
     return drawn * (cell.policy.run_effect_sd * math.sqrt(2.0))
 
 
-def with_assumed_effect(cell: PlannedCell, measured: Measured, slope: float | None = None) -> Measured:
-    """Return the figures of a single pair with the assumed run effect in the candidate's replicates.
+def with_assumed_effect(cell: PlannedCell, measured: Measured, effects: Floats, slope: float | None = None) -> Measured:
+    """Return the figures of a single pair with the assumed run effects [replicates] in the candidate's replicates.
 
     `slope` is the change of a fraction per unit of log latency; without it the figure itself is multiplied.
     """
@@ -42,7 +42,6 @@ def with_assumed_effect(cell: PlannedCell, measured: Measured, slope: float | No
     if measured.replicates is None:
         return measured
     baseline, candidate = measured.replicates
-    effects = run_effects(cell)
     moved = candidate * np.exp(effects) if slope is None else np.clip(candidate + slope * effects, 0.0, 1.0)
     return replace(measured, replicates=(baseline, moved))
 
@@ -60,7 +59,7 @@ def over_runs(cell: PlannedCell, measured: Measured, figures: tuple[Sequence[flo
     shape = sum(variance**2 / (len(arm) - 1) for variance, arm in zip(variances, scaled, strict=True))
     freedom = max(1, math.floor(total**2 / shape)) if shape > 0 else min(len(baseline), len(candidate)) - 1
     count = cell.policy.replicates
-    spread = math.sqrt(total) * np.array([student_quantile((index + 0.5) / count, freedom) for index in range(count)])
+    spread = math.sqrt(total) * student_quantiles(_middles(count), freedom)
     before, after = (float(np.exp(arm.mean())) if logs else float(arm.mean()) for arm in scaled)
     level = np.full(count, before)
     moved = after * np.exp(spread) if logs else after + spread
@@ -68,28 +67,33 @@ def over_runs(cell: PlannedCell, measured: Measured, figures: tuple[Sequence[flo
     return replace(measured, baseline=before, candidate=after, replicates=(level, moved), runs_count=runs_count)
 
 
-def student_quantile(share: float, freedom: int) -> float:
-    """Return the quantile of Student's t, by bisection of its distribution (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
-    if share < 0.5:
-        return -student_quantile(1.0 - share, freedom)
-    low, high = 0.0, 1.0
-    while student_distribution(high, freedom) < share:
-        high *= 2.0
-    for _ in range(80):
+def student_quantiles(shares: Floats, freedom: int) -> Floats:
+    """Return the quantiles of Student's t with whole degrees of freedom, by bisection of its distribution; shares lie inside 0..1."""
+    upper = np.maximum(shares, 1.0 - shares)
+    low, high = np.zeros_like(upper), np.ones_like(upper)
+    while bool((short := student_distribution(high, freedom) < upper).any()):
+        high[short] *= 2.0
+    for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if student_distribution(middle, freedom) < share else (low, middle)
-    return (low + high) / 2.0
+        below = student_distribution(middle, freedom) < upper
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.where(shares < 0.5, -high, high)
 
 
-def student_distribution(t: float, freedom: int) -> float:
-    """Return the share of Student's t with whole degrees of freedom that lies below `t` >= 0."""
-    angle = math.atan(t / math.sqrt(freedom))
-    cosine_squared = math.cos(angle) ** 2
+def student_distribution(t: Floats, freedom: int) -> Floats:
+    """Return the share of Student's t that lies below each `t` >= 0 (Abramowitz & Stegun 26.7.3 and 26.7.4)."""
+    angle = np.arctan(t / math.sqrt(freedom))
     is_odd = freedom % 2 == 1
-    term, total = (math.cos(angle), 0.0) if is_odd else (1.0, 0.0)
+    term = np.cos(angle) if is_odd else np.ones_like(angle)
+    total = np.zeros_like(angle)
     for step in range((freedom - 1) // 2 if is_odd else freedom // 2):
         total += term
-        numerator, denominator = (2 * step + 2, 2 * step + 3) if is_odd else (2 * step + 1, 2 * step + 2)
-        term *= cosine_squared * numerator / denominator
-    inside = 2.0 / math.pi * (angle + math.sin(angle) * total) if is_odd else math.sin(angle) * total
-    return 0.5 + inside / 2.0
+        term = term * np.cos(angle) ** 2 * ((2 * step + 2) / (2 * step + 3) if is_odd else (2 * step + 1) / (2 * step + 2))
+    inside = 2.0 / math.pi * (angle + np.sin(angle) * total) if is_odd else np.sin(angle) * total
+    share: Floats = 0.5 + inside / 2.0
+    return share
+
+
+def _middles(count: int) -> Floats:
+    """Return the middles of `count` equal shares of 0..1."""
+    return (np.arange(count) + 0.5) / count

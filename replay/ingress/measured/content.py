@@ -116,7 +116,7 @@ def encoding_of(head: bytes) -> Encoding | None:
     if start.startswith(b"[") and start[1:].lstrip()[:1] in (b"{", b"]"):
         return "json"
     first = start.split(b"\n", 1)[0]
-    return "csv" if b"," in first and b"\0" not in first and b"=" not in first else None
+    return None if b"\0" in first or b"=" in first or first.startswith((b"[", b"#")) else "csv"
 
 
 def opened(path: Path) -> IO[bytes]:
