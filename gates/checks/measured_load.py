@@ -168,7 +168,9 @@ def _start_ratio(run: MeasuredRun) -> float | None:
 
 
 def _close(first: float, second: float, tolerance: float) -> bool:
-    return first == second or abs(first - second) <= tolerance * max(first, second)
+    if math.isinf(first) or math.isinf(second):
+        return first == second
+    return abs(first - second) <= tolerance * max(first, second)
 
 
 def _rate(rate: float | None) -> str:

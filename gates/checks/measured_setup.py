@@ -22,6 +22,10 @@ def same_setup(evidence: MeasuredEvidence) -> Iterator[Finding]:
             before, after = getattr(first, fact), getattr(run.facts, fact)
             if before is not None and after is not None and before != after:
                 yield about_runs(code, f"{name} has {fact} {after} and the baseline {before}: they cannot be compared")
+            elif before != after:
+                known = name if before is None else "the baseline"
+                message = f"only {known} says its {fact} ({before or after}): that it is the same in {name} and the baseline is not shown"
+                yield about_runs(code.replace("_differs", "_unstated"), message, "informs")
         before_settings, after_settings = dict(first.settings), dict(run.facts.settings)
         changed = [key for key in (*before_settings, *after_settings) if before_settings.get(key) != after_settings.get(key)]
         if changed and before_settings and after_settings:

@@ -10,7 +10,7 @@ import click
 
 from gates.cli.gate_request import GateOptions, arm_sources, build_request, with_cells
 from gates.cli.inputs import chosen_out, current_project, measurements_option, project_folder, work_options
-from gates.cli.measured_arms import is_measured, measured_request, mixed_arms
+from gates.cli.measured_arms import is_measured, measured_request, mixed_arms, read_mapping_arm
 from gates.cli.outcome import FORMATS, clear_outcome, render, write_outcome
 from gates.cli.progress import note
 from gates.cli.table_cache import cache_option, user_cache
@@ -90,6 +90,7 @@ def _result(options: GateOptions, project: Project | None, cache: TableCache | N
 
         return gate_measured(measured_request(baseline, candidate, options, project), note)
     if any(measured):
+        read_mapping_arm(candidate[0] if measured[0] else baseline[0], project)
         raise mixed_arms(baseline[0], candidate[0], measured[0])
     request = build_request(options, project)
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gates.cli.arms import relative_name, tables_beside
+from gates.cli.arms import read_arm, relative_name, tables_beside
 from gates.cli.commits import GIT_PREFIX
 from gates.cli.inputs import chosen_seed, load_traces, project_folder
 from gates.cli.rules import SHIPPED_POLICY, read_rules
@@ -43,6 +43,16 @@ def mixed_arms(baseline: str, candidate: str, measured: bool) -> EvidenceError:
     got = f"the baseline ({baseline}) is {kinds[0]} and the candidate ({candidate}) is {kinds[1]}"
     want = "two measured arms, or two mappings: what the hardware model is off by would count as the candidate's"
     return EvidenceError("the arms", got, want, "measure the other arm too, or give both as mappings")
+
+
+def read_mapping_arm(source: str, project: Project | None) -> None:
+    """Read the arm beside a measured one, so that a damaged file is called that and no mapping.
+
+    Raises:
+        SpecError: it is no mapping either.
+    """
+    if not source.startswith(GIT_PREFIX):
+        read_arm(source, role="arm", folder=project_folder(project))
 
 
 def measured_request(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gates.plan import PlannedCell
 
 _HALVINGS = 60  # of an interval of doubles: nothing is left between its ends
+_FARTHEST_LOG = 100.0  # of two runs per arm the outermost replicates lie hundreds of deviations away: far enough to decide nothing
 NO_RUN_EFFECT = "one run per arm cannot show how much runs differ: the interval assumes a run effect with a standard deviation of {sd:g} %"
 
 
@@ -62,7 +63,7 @@ def over_runs(cell: PlannedCell, measured: Measured, figures: tuple[Sequence[flo
     spread = math.sqrt(total) * student_quantiles(_middles(count), freedom)
     before, after = (float(np.exp(arm.mean())) if logs else float(arm.mean()) for arm in scaled)
     level = np.full(count, before)
-    moved = after * np.exp(spread) if logs else after + spread
+    moved = after * np.exp(np.clip(spread, -_FARTHEST_LOG, _FARTHEST_LOG)) if logs else after + spread
     runs_count = min(len(baseline), len(candidate))
     return replace(measured, baseline=before, candidate=after, replicates=(level, moved), runs_count=runs_count)
 

@@ -22,8 +22,10 @@ def written(tmp_path):
 
 
 VLLM = {
-    "date": "20260301-101500", "backend": "openai", "model_id": "org/m-8b", "num_prompts": 3, "request_rate": "inf", "max_concurrency": None,
-    "duration": 1.9, "completed": 3, "total_input_tokens": 60, "total_output_tokens": 5, "request_goodput:": None, "input_lens": [20, 40, 7],
+    "date": "20260301-101500", "backend": "openai", "model_id": "org/m-8b",
+    "num_prompts": 3, "request_rate": "inf", "max_concurrency": None,
+    "duration": 1.9, "completed": 3,
+    "total_input_tokens": 60, "total_output_tokens": 5, "request_goodput:": None, "input_lens": [20, 40, 7],
     "output_lens": [3, 1, 0], "ttfts": [0.11, 0.14, 0.0], "itls": [[0.02, 0.03], [], []], "errors": ["", "", ""], "median_ttft_ms": 125.0,
     "p99_ttft_ms": 139.7, "p99.9_tpot_ms": 40.0, "median_e2el": 0.15,
 }  # fmt: skip
