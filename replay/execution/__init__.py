@@ -18,4 +18,6 @@ Invariants of every replay. Each has a property test that names its number (``In
 10. A replayed load can be recorded. Requests written out as an engine's request log and read back give, replayed, the same metrics.
 11. Replicas of one = single. A fleet of one replica gives what the replay of one gives, and each replica of a fleet what it alone would
     give for the requests that it was sent.
+12. A replay reads like a measurement. The table of a run's requests, written in any generic form and read back as a measured result, has
+    the run's metrics.
 """
