@@ -51,13 +51,13 @@ def aligned(baseline: MeasuredRun, candidate: MeasuredRun, pairing: Pairing) -> 
     """Return the rows that both runs hold, in the baseline's order of arrival; times per token of a request need two tokens in both."""
     import pyarrow as pa
 
-    tables = [in_arrival_order(run.requests) for run in (baseline, candidate)]
+    tables = [_in_order(run) for run in (baseline, candidate)]
     if pairing.by == "ids":
         places = {name: row for row, name in enumerate(tables[1]["request_id"].to_pylist())}
         rows = [(row, places[name]) for row, name in enumerate(tables[0]["request_id"].to_pylist()) if name in places]
         tables = [table.take(pa.array([pair[side] for pair in rows], pa.int64())) for side, table in enumerate(tables)]
     else:
-        tables = [run.requests.slice(0, pairing.common_count) for run in (baseline, candidate)]
+        tables = [table.slice(0, pairing.common_count) for table in tables]
     return _with_gaps_in_both(tables[0], tables[1])
 
 
@@ -98,8 +98,13 @@ def _by_order(baseline: MeasuredRun, candidate: MeasuredRun, *, strict: bool) ->
 
 
 def _prompts(run: MeasuredRun) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    lengths: np.ndarray[tuple[int], np.dtype[np.int64]] = run.requests["prompt_tokens"].fill_null(-1).to_numpy()
+    lengths: np.ndarray[tuple[int], np.dtype[np.int64]] = _in_order(run)["prompt_tokens"].fill_null(-1).to_numpy()
     return lengths
+
+
+def _in_order(run: MeasuredRun) -> pa.Table:
+    """Return a run's requests in the order of the load: the file's where it knows them by their place, else that of their arrivals."""
+    return run.requests if run.facts.identity == "order" else in_arrival_order(run.requests)
 
 
 def _unpaired(sizes: tuple[int, int]) -> Pairing:

@@ -68,10 +68,11 @@ def test_an_aiperf_record_is_read_by_the_unit_beside_each_figure_and_warm_up_is_
     lines = [record(9, "warmup"), record(2, unit="us"), record(1), record(3, cancelled=True), record(4, error={"code": 500})]
     (run,) = written("\n".join(lines))
     rows = run.requests.to_pylist()
-    assert [row["request_id"] for row in rows] == ["c1/0", "c2/0", "c3/0", "c4/0"]
+    assert [row["request_id"] for row in rows] == ["c2/0", "c1/0", "c3/0", "c4/0"]
     assert [row["status"] for row in rows] == [COMPLETED, COMPLETED, TRUNCATED, FAILED]
-    assert (rows[0]["ttft_s"], rows[0]["itl_s"], rows[0]["tpot_s"]) == (0.024, 0.0105, pytest.approx(0.010))
-    assert rows[1]["ttft_s"] == pytest.approx(24e-6)
+    assert (rows[1]["ttft_s"], rows[1]["itl_s"], rows[1]["tpot_s"]) == (0.024, 0.0105, pytest.approx(0.010))
+    assert rows[0]["ttft_s"] == pytest.approx(24e-6)
+    assert [row["arrival_s"] for row in rows] == pytest.approx([1e-9, 0.0, 2e-9, 3e-9], abs=1e-15)
     assert run.facts.notes == ("1 warm-up requests left out",)
 
 
@@ -165,3 +166,12 @@ def test_a_vllm_log_takes_its_facts_from_the_meta_file_beside_it(shared):
     values = sorted(run.requests["ttft_s"].to_pylist())
     assert values[149] <= 60.11 + 0.01
     assert values[150] >= 60.11 - 0.01
+
+
+def test_a_conversation_that_an_aiperf_run_uses_again_is_another_request(written):
+    def line(start_ns):
+        metadata = {"conversation_id": "c", "turn_index": 0, "request_start_ns": start_ns}
+        return json.dumps({"metadata": metadata, "metrics": {"request_latency": {"value": 1.0, "unit": "s"}}})
+
+    (run,) = written("\n".join(map(line, (30, 10, 20))))
+    assert run.requests["request_id"].to_pylist() == ["c/0#3", "c/0", "c/0#2"]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from replay.errors import TraceError
 from replay.ingress.clock import NS_PER_S, format_ns
@@ -12,6 +16,7 @@ from replay.ingress.measured.measured_run import COMPLETED, FAILED, TRUNCATED, M
 from replay.ingress.measured.rows import Row, Rows, rate, seconds, summary_run, time_per_token, tokens
 
 PER_SECOND = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+_LONGEST_NS = 20  # digits of a 64-bit integer
 _REPORTED = {"time_to_first_token": "ttft_s", "inter_token_latency": "tpot_s", "request_latency": "e2e_s"}
 
 
@@ -31,20 +36,17 @@ def read_aiperf(content: Content) -> list[MeasuredRun]:
     Raises:
         TraceError: a record is none of AIPerf's, or a figure has no unit that is known.
     """
-    kept: list[tuple[str, Record]] = []
-    warm_up_count = 0
+    rows, warm_up_count, zero_ns, earliest_ns = Rows(), 0, None, None
     for place, record in content.records():
         if not is_aiperf_record(record):
             raise TraceError(place, "the line is no AIPerf record", "metadata with request_start_ns, and metrics", "remove the line")
-        if record["metadata"].get("benchmark_phase", "profiling") == "profiling":
-            kept.append((place, record))
-        else:
+        if record["metadata"].get("benchmark_phase", "profiling") != "profiling":
             warm_up_count += 1
-    kept.sort(key=lambda item: _stamp(item[1], item[0], "request_start_ns") or 0)
-    zero_ns = min((_stamp(record, place, "request_start_ns") or 0 for place, record in kept), default=0)
-    rows, names = Rows(), _names([record["metadata"] for _, record in kept])
-    for (place, record), name in zip(kept, names, strict=True):
-        rows.add(_row(record, place, name, zero_ns))
+            continue
+        start_ns = _stamp(record, place)
+        zero_ns = start_ns if zero_ns is None else zero_ns
+        earliest_ns = start_ns if earliest_ns is None else min(start_ns, earliest_ns)
+        rows.add(_row(record, place, (start_ns - zero_ns) / NS_PER_S))  # a float since 1970 would be off by 1e-7 s
     facts = MeasuredFacts(
         format="AIPerf profile export",
         file_name=content.file_name,
@@ -53,10 +55,11 @@ def read_aiperf(content: Content) -> list[MeasuredRun]:
         units="each figure in the unit it names; stamps in nanoseconds",
         arrivals="sent",
         identity="ids",
-        started_at=format_ns(zero_ns, utc=True) if kept else None,
+        started_at=None if earliest_ns is None else format_ns(earliest_ns, utc=True),
         notes=(f"{warm_up_count} warm-up requests left out",) if warm_up_count else (),
     )
-    return [rows.to_run(facts)]
+    run = rows.to_run(facts)
+    return [replace(run, requests=_with_names(run.requests))]
 
 
 def read_aiperf_summary(content: Content) -> list[MeasuredRun]:
@@ -100,18 +103,21 @@ def _average(document: Record, name: str) -> Any:
     return document.get(name, {}).get("avg")
 
 
-def _names(metadata: list[Record]) -> list[str]:
-    """Return what the load calls each request: the turn of its conversation, and which use of it where it came several times."""
-    turns = [f"{one.get('conversation_id') or one.get('session_num')}/{one.get('turn_index', 0)}" for one in metadata]
+def _with_names(requests: pa.Table) -> pa.Table:
+    """Return the requests called by their turn of a conversation and, of those that came several times, which use of it they were."""
+    turns = requests["request_id"].to_pylist()
+    if len(set(turns)) == len(turns):
+        return requests
     seen: Counter[str] = Counter()
-    names = []
-    for turn in turns:
-        seen[turn] += 1
-        names.append(turn if seen[turn] == 1 else f"{turn}#{seen[turn]}")
-    return names
+    names = list(turns)
+    for row in pc.sort_indices(requests["arrival_s"]).to_pylist():
+        seen[turns[row]] += 1
+        if seen[turns[row]] > 1:
+            names[row] = f"{turns[row]}#{seen[turns[row]]}"
+    return requests.set_column(0, requests.schema.field(0), pa.array(names, pa.string()))
 
 
-def _row(record: Record, place: str, name: str, zero_ns: int) -> Row:
+def _row(record: Record, place: str, arrival_s: float) -> Row:
     metadata, metrics = record["metadata"], record["metrics"]
     cancelled = bool(metadata.get("was_cancelled"))
     failed = record.get("error") is not None or "request_latency" not in metrics
@@ -119,13 +125,12 @@ def _row(record: Record, place: str, name: str, zero_ns: int) -> Row:
     gaps = [_figure(metrics, place, "inter_chunk_latency", gap) for gap in chunks] if isinstance(chunks, list) else []
     e2e_s, ttft_s = (_figure(metrics, place, key, _value(metrics, key)) for key in ("request_latency", "time_to_first_token"))
     output = tokens(_value(metrics, "output_sequence_length"), place, "output_sequence_length")
-    start_ns = _stamp(record, place, "request_start_ns") or 0
     known = [gap for gap in gaps if gap is not None]
     return Row(
-        request_id=name,
+        request_id=f"{metadata.get('conversation_id') or metadata.get('session_num')}/{metadata.get('turn_index', 0)}",
         status=TRUNCATED if cancelled else FAILED if failed else COMPLETED,
-        arrival_s=(start_ns - zero_ns) / NS_PER_S,
-        sent_s=(start_ns - zero_ns) / NS_PER_S,
+        arrival_s=arrival_s,
+        sent_s=arrival_s,
         prompt_tokens=tokens(_value(metrics, "input_sequence_length"), place, "input_sequence_length"),
         output_tokens=output,
         ttft_s=ttft_s,
@@ -151,11 +156,11 @@ def _figure(metrics: Record, place: str, name: str, value: Any) -> float | None:
     return seconds(value, place, name, PER_SECOND[unit])
 
 
-def _stamp(record: Record, place: str, name: str) -> int | None:
-    """Return a stamp in nanoseconds since 1970, exactly: a whole number, or the text of one."""
-    value = record["metadata"].get(name)
-    if isinstance(value, str) and value.isdecimal():
-        value = int(value)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise TraceError(place, f"{name} is {value!r}", "whole nanoseconds", "correct the value or remove the row")
+def _stamp(record: Record, place: str) -> int:
+    """Return when a request was sent, in nanoseconds since 1970, exactly: a whole number, or the text of one."""
+    value = record["metadata"]["request_start_ns"]
+    if isinstance(value, str) and value.isdecimal() and len(value) < _LONGEST_NS:
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TraceError(place, f"request_start_ns is {value!r}", "whole nanoseconds", "correct the value or remove the row")
     return value

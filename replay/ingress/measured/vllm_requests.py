@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from replay.errors import SpecError, TraceError
 from replay.ingress.measured.content import Content, Record
@@ -23,14 +22,13 @@ def is_vllm_request(record: Record) -> bool:
 def read_vllm_requests(content: Content) -> list[MeasuredRun]:
     """Return the run; latencies count from `queued_ts`, when the engine got the request.
 
-    The rows' `arrival_time` is another clock (epoch) and orders them; it is the sending, as the client's schedule is not in the log.
+    The rows' `arrival_time` is another clock (epoch); it is the sending, as the client's schedule is not in the log.
 
     Raises:
         TraceError: a stamp is missing, no number, or before the one it has to follow.
     """
-    records = sorted(content.records(), key=lambda item: _number(item[1].get("arrival_time", item[1].get("queued_ts"))))
     rows = Rows()
-    for place, record in records:
+    for place, record in content.records():
         rows.add(_row(record, place))
     meta = _meta(content.path)
     engine, started = meta.get("engine_kwargs") or {}, meta.get("started_at")
@@ -78,10 +76,6 @@ def _row(record: Record, place: str) -> Row:
         tpot_s=time_per_token(last - queued, first - queued, output),
         e2e_s=last - queued,
     )
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _meta(path: Path) -> Record:
