@@ -137,3 +137,22 @@ def test_steps_have_to_be_steps(tmp_path):
         read_measured(tmp_path)
     pq.write_table(pa.table(columns), tmp_path / "steps.parquet")
     assert read_measured(tmp_path)[0].steps.num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"ttft_s": [1.0, float("nan")]}, "row 2: ttft_s is nan"),
+        ({"ttft_s": [1.0, float("inf")]}, "row 2: ttft_s is inf"),
+        ({"ttft_s": [-1.0]}, "row 1: ttft_s is -1.0"),
+        ({"ttft_s": ["soon"]}, "ttft_s: it is a column of string"),
+        ({"ttft_s": [1.0], "output_tokens": [2.5]}, "output_tokens: "),
+        ({"ttft_s": [1.0], "output_tokens": [2**40]}, "row 1: output_tokens is 1099511627776"),
+        ({"ttft_s": [1.0, 2.0], "request_id": ["a", None]}, "row 2: request_id is missing"),
+    ],
+)
+def test_a_bad_column_of_a_parquet_table_is_one_sentence(tmp_path, columns, said):
+    pq.write_table(pa.table(columns), tmp_path / "t")
+    with pytest.raises(TraceError) as caught:
+        read_measured(tmp_path / "t")
+    assert said in str(caught.value)

@@ -175,3 +175,20 @@ def test_a_conversation_that_an_aiperf_run_uses_again_is_another_request(written
 
     (run,) = written("\n".join(map(line, (30, 10, 20))))
     assert run.requests["request_id"].to_pylist() == ["c/0#3", "c/0", "c/0#2"]
+
+
+def test_a_parquet_table_is_read_as_the_same_rows_of_json_lines_are(written, tmp_path):
+    rows = [
+        {"ttft_ms": 20.0, "e2e_ms": 120.0, "output_tokens": 6, "status": "ok", "arrival_s": 7.5},
+        {"ttft_ms": None, "e2e_ms": 120.0, "output_tokens": 6, "status": None, "arrival_s": 9.0},
+        {"ttft_ms": 20.0, "e2e_ms": 20.0, "output_tokens": 1, "status": "completed", "arrival_s": 8.0},
+        {"ttft_ms": 20.0, "e2e_ms": 10.0, "output_tokens": 3, "status": "", "arrival_s": 8.0},
+        {"ttft_ms": 0.0, "e2e_ms": 0.0, "output_tokens": 0, "status": "200", "arrival_s": 8.0},
+        {"ttft_ms": 5.0, "e2e_ms": 6.0, "output_tokens": 4, "status": "cancelled", "arrival_s": 8.0},
+        {"ttft_ms": 5.0, "e2e_ms": 6.0, "output_tokens": None, "status": "timeout", "arrival_s": 8.0},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t")
+    (parquet,) = read_measured(tmp_path / "t")
+    (lines,) = written("\n".join(map(json.dumps, rows)))
+    assert parquet.requests.to_pylist() == lines.requests.to_pylist()
+    assert parquet.requests["status"].to_pylist() == [COMPLETED, COMPLETED, COMPLETED, COMPLETED, ZERO_TOKENS, TRUNCATED, FAILED]

@@ -15,9 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from replay.errors import TraceError
+from replay.ingress.measured.columns import requests_of_columns
 from replay.ingress.measured.content import Content
 from replay.ingress.measured.measured_run import COMPLETED, FAILED, METRICS, STATUSES, TRUNCATED, MeasuredFacts, MeasuredRun
-from replay.ingress.measured.rows import Row, Rows, seconds, time_per_token, tokens
+from replay.ingress.measured.rows import Row, Rows, measured_run, seconds, time_per_token, tokens
 
 PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 TIMES = {
@@ -59,9 +60,6 @@ def read_table(content: Content) -> list[MeasuredRun]:
     names = column_names(content)
     columns = _columns(names, content.where)
     has_ids = "request_id" in columns.fields
-    rows = Rows()
-    for index, (place, cells) in enumerate(_cells(content, names)):
-        rows.add(_row(cells, columns.fields, place, index))
     units = ", ".join(f"{column} in {_unit_of(per_s)}" for column, per_s in columns.fields.values() if per_s)
     facts = MeasuredFacts(
         format="table of requests",
@@ -73,6 +71,11 @@ def read_table(content: Content) -> list[MeasuredRun]:
         identity="ids" if has_ids else "order",
         notes=(f"not carried over: {', '.join(columns.unused)}",) if columns.unused else (),
     )
+    if content.encoding == "parquet":
+        return [measured_run(_parquet_requests(content, columns), facts)]
+    rows = Rows()
+    for index, (place, cells) in enumerate(_cells(content, names)):
+        rows.add(_row(cells, columns.fields, place, index))
     return [rows.to_run(facts)]
 
 
@@ -142,26 +145,22 @@ def column_names(content: Content) -> tuple[str, ...]:
 
 
 def _cells(content: Content, names: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row's place and its cells by column."""
-    if content.encoding == "parquet":
-        yield from _parquet_cells(content)
-    elif content.encoding == "csv":
+    """Yield each row's place and its cells by column, of CSV and JSON Lines."""
+    if content.encoding == "csv":
         yield from _csv_cells(content, names)
     else:
         yield from content.records()
 
 
-def _parquet_cells(content: Content) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parquet_requests(content: Content, columns: _Columns) -> pa.Table:
     import pyarrow.parquet as pq
 
-    index = 0
+    wanted = [column for column, _ in columns.fields.values()]
     try:
-        for batch in pq.ParquetFile(content.path).iter_batches():
-            for cells in batch.to_pylist():
-                index += 1
-                yield f"{content.where}: row {index}", cells
+        found = pq.ParquetFile(content.path).read(columns=wanted)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(content) from error
+    return requests_of_columns(content, found, columns.fields, _status)
 
 
 def _csv_cells(content: Content, names: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
