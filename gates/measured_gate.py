@@ -19,7 +19,8 @@ from gates.plan import RULES, CellSpec, Plan, PlannedCell, make_plan
 from gates.request import MeasuredArm, MeasuredRequest
 from gates.statement import InputRecord
 from gates.verdict import CellVerdict, Verdict, cell_verdict, combine, decide_cell
-from replay.errors import SpecError
+from replay.errors import EvidenceError, SpecError
+from replay.ingress.measured.measured_run import COMPLETED
 from replay.names import safe_name
 from replay.provenance import digest_document
 from replay.specs.mapping import diff
@@ -82,6 +83,20 @@ def gate_measured(request: MeasuredRequest, progress: Progress) -> MeasuredResul
     return MeasuredResult(
         request=request, candidate=candidate, verdict=verdict, plan=plan, cells=cells, inputs=tuple(_inputs(request, candidate))
     )
+
+
+def without_pair(request: MeasuredRequest, side: str, other: InputRecord | None, error: EvidenceError) -> MeasuredResult:
+    """Return the rollback where one arm was measured and the other is a mapping: nothing of the two can be compared.
+
+    `request.baseline` is the measured arm, whichever `side` it is ("baseline" or "candidate"); `other` is the mapping by content.
+    """
+    plan = plan_measured(request, _by_load(request.baseline))
+    findings = (about_runs("arms_not_comparable", str(error)), *request.findings)
+    cause = invalid_cause(findings, request.owners)
+    verdicts = [cell_verdict(cell.spec, unmeasured(cell, "one arm was not measured"), findings, cause=cause) for cell in plan.cells]
+    records = (*_arm_records(side, request.baseline), *([other] if other is not None else []), *_rule_records(request))
+    nothing = MeasuredArm(label="", runs=())
+    return MeasuredResult(request=request, candidate=nothing, verdict=combine(verdicts), plan=plan, cells=(), inputs=records)
 
 
 def plan_measured(request: MeasuredRequest, loads: dict[Load, Runs]) -> Plan:
@@ -184,20 +199,8 @@ def _cause(request: MeasuredRequest, arm: MeasuredArm, claims: Sequence[Claim], 
 
 
 def _inputs(request: MeasuredRequest, candidate: MeasuredArm) -> Iterator[InputRecord]:
-    for role, arm in (("baseline", request.baseline), ("candidate", candidate)):
-        for name, run in arm.runs:
-            facts, n = run.facts, run.requests.num_rows
-            yield InputRecord(
-                role=f"{role}_run",
-                name=name,
-                digest=facts.digest,
-                rows=n,
-                dropped=n - run.count("completed"),
-                unit=facts.units,
-                provenance=facts.to_document(),
-            )
-        if arm.mapping is not None:
-            yield InputRecord(role=f"{role}_mapping", name=arm.mapping_name or arm.label, digest=arm.mapping.digest)
+    yield from _arm_records("baseline", request.baseline)
+    yield from _arm_records("candidate", candidate)
     if request.trace is not None:
         provenance = request.trace.provenance
         yield InputRecord(
@@ -208,6 +211,26 @@ def _inputs(request: MeasuredRequest, candidate: MeasuredArm) -> Iterator[InputR
             dropped=provenance.rows_read - provenance.rows_kept,
             provenance=provenance.to_document(),
         )
+    yield from _rule_records(request)
+
+
+def _arm_records(side: str, arm: MeasuredArm) -> Iterator[InputRecord]:
+    for name, run in arm.runs:
+        facts, n = run.facts, run.requests.num_rows
+        yield InputRecord(
+            role=f"{side}_run",
+            name=name,
+            digest=facts.digest,
+            rows=n,
+            dropped=n - run.count(COMPLETED),
+            unit=facts.units,
+            provenance=facts.to_document(),
+        )
+    if arm.mapping is not None:
+        yield InputRecord(role=f"{side}_mapping", name=arm.mapping_name or arm.label, digest=arm.mapping.digest)
+
+
+def _rule_records(request: MeasuredRequest) -> Iterator[InputRecord]:
     yield InputRecord(role="policy", name=request.policy_name, digest=request.policy.digest)
     if request.owners_name is not None and request.owners_digest is not None:
         yield InputRecord(role="owners", name=request.owners_name, digest=request.owners_digest)

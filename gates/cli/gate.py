@@ -10,7 +10,7 @@ import click
 
 from gates.cli.gate_request import GateOptions, arm_sources, build_request, with_cells
 from gates.cli.inputs import chosen_out, current_project, measurements_option, project_folder, work_options
-from gates.cli.measured_arms import is_measured, measured_request, mixed_arms, read_mapping_arm
+from gates.cli.measured_arms import is_measured, measured_request, without_measured_pair
 from gates.cli.outcome import FORMATS, clear_outcome, render, write_outcome
 from gates.cli.progress import note
 from gates.cli.table_cache import cache_option, user_cache
@@ -78,11 +78,7 @@ def _cleared(out: Path | None) -> tuple[Project | None, Path]:
 
 
 def _result(options: GateOptions, project: Project | None, cache: TableCache | None) -> GateResult | MeasuredResult:
-    """Return the gate's result; evidence that is gone gives a verdict too, the rollback that it is.
-
-    Raises:
-        EvidenceError: one arm was measured and the other would be replayed.
-    """
+    """Return the gate's result; evidence that is gone, or of two kinds, gives a verdict too, the rollback that it is."""
     baseline, candidate = arm_sources(options, project)
     measured = [all(is_measured(source) for source in arm) for arm in (baseline, candidate)]
     if all(measured):
@@ -90,8 +86,7 @@ def _result(options: GateOptions, project: Project | None, cache: TableCache | N
 
         return gate_measured(measured_request(baseline, candidate, options, project), note)
     if any(measured):
-        read_mapping_arm(candidate[0] if measured[0] else baseline[0], project)
-        raise mixed_arms(baseline[0], candidate[0], measured[0])
+        return without_measured_pair(baseline, candidate, options, project)
     request = build_request(options, project)
 
     from gates.gate import gate, without_evidence

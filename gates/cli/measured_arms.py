@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 from gates.cli.arms import read_arm, relative_name, tables_beside
 from gates.cli.commits import GIT_PREFIX
@@ -17,8 +20,10 @@ from replay.specs.mapping import MappingSpec, parse_mapping
 
 if TYPE_CHECKING:
     from gates.cli.gate_request import GateOptions
+    from gates.measured_gate import MeasuredResult
     from gates.project import Project
     from gates.request import MeasuredArm, MeasuredRequest
+    from gates.statement import InputRecord
 
 MEASURED_POLICY = "default policy for measured runs"
 _WHAT = "a mapping file (TOML)"
@@ -37,22 +42,38 @@ def is_measured(source: str) -> bool:
     return not is_run_directory and any(one.is_file() and is_result(one) for one in path.iterdir())
 
 
-def mixed_arms(baseline: str, candidate: str, measured: bool) -> EvidenceError:
-    """Return the error about one arm that was measured and one that would be replayed; `measured`: whether the baseline is the former."""
-    kinds = ("measured", "a mapping to replay") if measured else ("a mapping to replay", "measured")
-    got = f"the baseline ({baseline}) is {kinds[0]} and the candidate ({candidate}) is {kinds[1]}"
-    want = "two measured arms, or two mappings: what the hardware model is off by would count as the candidate's"
-    return EvidenceError("the arms", got, want, "measure the other arm too, or give both as mappings")
-
-
-def read_mapping_arm(source: str, project: Project | None) -> None:
-    """Read the arm beside a measured one, so that a damaged file is called that and no mapping.
+def without_measured_pair(
+    baseline: tuple[str, ...], candidate: tuple[str, ...], options: GateOptions, project: Project | None
+) -> MeasuredResult:
+    """Return the rollback where one arm was measured and the other would be replayed, and say why on stderr.
 
     Raises:
-        SpecError: it is no mapping either.
+        InputError: one of them cannot be read at all.
     """
-    if not source.startswith(GIT_PREFIX):
-        read_arm(source, role="arm", folder=project_folder(project))
+    from gates.measured_gate import without_pair
+
+    side, other_side = ("baseline", "candidate") if all(map(is_measured, baseline)) else ("candidate", "baseline")
+    sources = {"baseline": baseline, "candidate": candidate}
+    other = _mapping_record(sources[other_side][0], f"{other_side}_mapping", project_folder(project))
+    error = EvidenceError(
+        "the arms",
+        f"the {side} ({sources[side][0]}) was measured and the {other_side} ({sources[other_side][0]}) is a mapping to replay",
+        "two measured arms, or two mappings: what the hardware model is off by would count as the candidate's",
+        "measure the other arm too, or give both as mappings",
+    )
+    click.echo(f"replay: {error}", err=True)
+    alone = replace(options, traces=(), hardware=(), measurements=())
+    return without_pair(measured_request(sources[side], sources[side], alone, project), side, other, error)
+
+
+def _mapping_record(source: str, role: str, folder: Path) -> InputRecord | None:
+    """Return a mapping by content, or None for one at a commit; a file that is no mapping either is an error of its own."""
+    from gates.statement import InputRecord
+
+    if source.startswith(GIT_PREFIX):
+        return None
+    arm = read_arm(source, role=role.partition("_")[0], folder=folder)
+    return InputRecord(role=role, name=arm.label, digest=arm.mapping.digest)
 
 
 def measured_request(

@@ -135,6 +135,9 @@ def test_one_arm_measured_and_the_other_a_mapping_is_no_comparison(project):
         result = project.replay("gate", *arms)
         assert result.exit_code == 30
         assert "two measured arms, or two mappings" in result.stderr
+        predicate = json.loads(project.read("replay-out/verdict.json"))["predicate"]
+        assert (predicate["basis"], predicate["reasons"][0]["code"]) == ("invalid_evidence", "arms_not_comparable")
+        assert {row["role"] for row in predicate["inputs"]} >= {"policy", "owners"}
 
 
 def test_repeated_runs_are_given_by_repeating_the_option(empty):
