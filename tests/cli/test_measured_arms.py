@@ -114,6 +114,27 @@ def test_a_pair_gets_a_verdict_with_its_evidence_and_the_same_inputs_give_the_sa
     assert (empty.read("out/verdict.json"), empty.read("out/summary.md")) == first
 
 
+def test_the_evidence_alone_recomputes_every_claim(empty, pair):
+    from replay.ingress.measured.measured_run import MeasuredFacts, MeasuredRun
+    from tests.measured import gate_runs
+
+    empty.write("policy.toml", MEDIANS)
+    predicate = gate(empty, pair[:1], pair[1:], "--policy", "policy.toml", "--seed", "7", code=10)
+
+    def kept(arm):
+        place = empty.folder / f"out/evidence/cell-1/{arm}-1"
+        facts = json.loads(place.with_suffix(".json").read_text())
+        facts |= {"settings": tuple(facts["settings"].items()), "notes": tuple(facts["notes"])}
+        is_summary = facts.pop("is_summary")
+        assert facts.pop("reported") == []
+        requests = pq.read_table(f"{place}.requests.parquet")
+        return MeasuredRun(requests=requests, facts=MeasuredFacts(**facts), is_summary=is_summary)
+
+    again = gate_runs(kept("baseline"), kept("candidate"), MEDIANS, seed=7)
+    assert again.plan.digest == predicate["plan"]["digest"]
+    assert [claim.to_document() for claim in again.verdict.worst.claims] == predicate["claims"]
+
+
 @pytest.mark.parametrize("form", ["text", "markdown", "github", "junit"])
 def test_every_form_for_people_tells_a_measured_verdict(empty, pair, form):
     result = empty.replay("gate", "--baseline", pair[0], "--candidate", pair[1], "--out", "out", "--format", form)
@@ -238,5 +259,6 @@ def test_random_halves_of_a_real_file_roll_back_in_at_most_5_percent(shared, pat
             for part in (order[:half], order[half : 2 * half])
         ]
         text = MEDIANS if pattern.startswith("formats/aiperf") else MEDIANS.partition("itl_s")[0]
-        regressions += gate_runs(halves[0], halves[1], text, seed=seed).verdict.basis == "regression"
+        claims = gate_runs(halves[0], halves[1], text, seed=seed).verdict.worst.claims
+        regressions += any(claim.outcome == "disproved" for claim in claims)  # also where other evidence makes the file invalid
     assert regressions <= 0.05 * trials

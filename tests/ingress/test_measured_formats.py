@@ -192,3 +192,20 @@ def test_a_parquet_table_is_read_as_the_same_rows_of_json_lines_are(written, tmp
     (lines,) = written("\n".join(map(json.dumps, rows)))
     assert parquet.requests.to_pylist() == lines.requests.to_pylist()
     assert parquet.requests["status"].to_pylist() == [COMPLETED, COMPLETED, COMPLETED, COMPLETED, ZERO_TOKENS, TRUNCATED, FAILED]
+
+
+def test_waiting_at_a_capped_client_counts_from_the_schedule(written):
+    # A public report: 8 requests 0.1 s apart to a server of 0.5 s, one at a time; sent late by 0, 0.4, ... 2.8 s.
+    waits = [0.4 * index for index in range(8)]
+    starts = [100.0 + 0.5 * index for index in range(8)]
+    fields = {**VLLM, "num_prompts": 8, "request_rate": 10.0, "max_concurrency": 1, "completed": 8}
+    arrays = {"input_lens": [5] * 8, "output_lens": [2] * 8, "ttfts": [0.4] * 8, "itls": [[0.1]] * 8, "errors": [""] * 8}
+    (counted,) = written(json.dumps({**fields, **arrays, "start_times": starts, "queue_times": waits}))
+    assert sum(counted.requests["e2e_s"].to_pylist()) / 8 == pytest.approx(1.9)
+    assert max(counted.requests["e2e_s"].to_pylist()) == pytest.approx(3.3)
+    assert counted.requests["arrival_s"].to_pylist() == pytest.approx([0.1 * index for index in range(8)])
+    assert counted.requests["tpot_s"].to_pylist() == pytest.approx([0.1] * 8)
+    assert counted.facts.arrivals == "scheduled"
+    (hidden,) = written(json.dumps({**fields, **arrays, "start_times": starts}))
+    assert max(hidden.requests["e2e_s"].to_pylist()) == pytest.approx(0.5)
+    assert hidden.facts.arrivals == "sent"

@@ -2,7 +2,8 @@
 
 Two units in one file: the arrays (``ttfts``, ``itls``, ``latencies``) are seconds, figures named ``*_ms`` are milliseconds, and figures
 without a suffix (``median_ttft`` of the files InferenceX publishes) are seconds. Success flags are not trusted: a request
-without a token carries ``ttfts[i] == 0`` and no error.
+without a token carries ``ttfts[i] == 0`` and no error. Newer files say how long a request waited at a capped client (``queue_times``):
+it is added, so that latencies count from the schedule.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from replay.ingress.measured.measured_run import FAILED, MeasuredFacts, Measured
 from replay.ingress.measured.rows import Row, Rows, rate, seconds, summary_run, time_per_token, tokens
 
 ARRAYS = ("input_lens", "output_lens", "ttfts", "itls")
-_METRICS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2el": "e2e_s", "e2e_latency": "e2e_s", "client_queue_time": "queue_s"}
+_METRICS = {"ttft": "ttft_s", "tpot": "tpot_s", "e2el": "e2e_s", "e2e_latency": "e2e_s"}
 _FIGURE = re.compile(r"(median|p\d{1,2}(?:\.\d+)?)_(" + "|".join(_METRICS) + r")(_ms)?")
 _SYNTHETIC = ("random", "random-ids", "generated-shared-prefix", "prefix_repetition", "random-image", "mooncake-synthetic")
 _UNITS = "arrays in seconds; figures named _ms in milliseconds, others in seconds"
@@ -65,7 +66,7 @@ def _facts(content: Content, place: str, record: Record) -> MeasuredFacts:
         digest=content.digest,
         tool="sglang" if is_sglang else "vllm",
         units=_UNITS,
-        arrivals="sent" if has_times else "none",
+        arrivals="none" if not has_times else "scheduled" if isinstance(record.get("queue_times"), list) else "sent",
         identity="order" if count is not None else "none",
         model=record.get("model_id"),
         offered_rate_per_s=rate(record.get("request_rate"), place, "request_rate"),
@@ -123,17 +124,18 @@ def _row(given: Record, place: str, index: int) -> Row:
     e2e_s = seconds(given.get("latencies"), place, "latencies")
     if e2e_s is None and ttft_s is not None and (gaps or output == 1):
         e2e_s = ttft_s + sum(gaps)
+    sent_s = seconds(given.get("start_times"), place, "start_times")
+    waited_s = seconds(given.get("queue_times"), place, "queue_times") or 0.0
     return Row(
         request_id=str(index),
         status=FAILED if given.get("errors") else "completed",
-        arrival_s=seconds(given.get("start_times"), place, "start_times"),
-        sent_s=seconds(given.get("start_times"), place, "start_times"),
+        arrival_s=None if sent_s is None else sent_s - waited_s,
+        sent_s=sent_s,
         prompt_tokens=tokens(given.get("input_lens"), place, "input_lens"),
         output_tokens=output,
-        queue_s=seconds(given.get("queue_times"), place, "queue_times"),
-        ttft_s=ttft_s,
+        ttft_s=None if ttft_s is None else ttft_s + waited_s,
         tpot_s=time_per_token(e2e_s, ttft_s, output),
         itl_s=max(gaps, default=None),
-        e2e_s=e2e_s,
+        e2e_s=None if e2e_s is None else e2e_s + waited_s,
         gaps_s=gaps,
     )
