@@ -5,7 +5,7 @@ from __future__ import annotations
 from gates.checks.measured_evidence import MeasuredCheck, MeasuredEvidence
 from gates.checks.measured_load import arrivals, cache_state, load_was_sent, offered_load, warm_up
 from gates.checks.measured_requests import candidate_serves_fewer, requests_recorded, requests_served, same_requests
-from gates.checks.measured_setup import baseline_age, load_origin, mapping_recorded, same_setup
+from gates.checks.measured_setup import arms_apart, baseline_age, load_origin, mapping_recorded, same_setup
 from gates.checks.measured_times import plausible_units, same_units
 from gates.finding import Finding
 
@@ -22,6 +22,7 @@ MEASURED_CHECKS: tuple[MeasuredCheck, ...] = (
     cache_state,
     warm_up,
     same_setup,
+    arms_apart,
     load_origin,
     baseline_age,
     mapping_recorded,

@@ -10,6 +10,7 @@ from gates.finding import Finding
 from replay.errors import InvariantError
 
 _DAY_S = 86_400.0
+_REPEATED = 2  # runs per arm; a single pair has no turns to take
 _SAME = {"format": "tools_differ", "model": "model_differs", "hardware": "hardware_differs", "dataset": "dataset_differs"}
 """Facts that have to be the same in all runs where they are recorded."""
 
@@ -34,6 +35,20 @@ def same_setup(evidence: MeasuredEvidence) -> Iterator[Finding]:
         if first.tool_version != run.facts.tool_version:
             message = f"{name} was measured with {first.tool} {run.facts.tool_version} and the baseline with {first.tool_version}"
             yield about_runs("tool_version_differs", message, "informs")
+
+
+def arms_apart(evidence: MeasuredEvidence) -> Iterator[Finding]:
+    """Say where both arms are one file, or where all runs of one arm came before the other's, so that a drift would count as the change."""
+    digests = [{run.facts.digest for run in arm} for arm in (evidence.baseline, evidence.candidate)]
+    if digests[0] & digests[1]:
+        yield about_runs("same_result", "baseline and candidate are the same result: the verdict shows nothing about a change", "informs")
+    starts = [[run.facts.started_at for run in arm] for arm in (evidence.baseline, evidence.candidate)]
+    if min(map(len, starts)) < _REPEATED or any(moment is None for arm in starts for moment in arm):
+        return
+    before, after = ([parse_time(moment) for moment in arm if moment is not None] for arm in starts)
+    if max(before) < min(after) or max(after) < min(before):
+        message = "all runs of one arm were made before those of the other: take turns, or a drift of the machine counts as the change"
+        yield about_runs("arms_not_interleaved", message, "informs")
 
 
 def mapping_recorded(evidence: MeasuredEvidence) -> Iterator[Finding]:

@@ -126,9 +126,10 @@ def read_measured_arm(sources: tuple[str, ...], folder: Path) -> MeasuredArm:
     from gates.request import MeasuredArm
     from replay.ingress.measured.reader import read_measured
 
-    runs = [(relative_name(Path(source), folder), run) for source in sources for run in read_measured(Path(source))]
-    places = [os.path.realpath(source) for source in sources]
-    if len(set(places)) < len(places):
+    found = [read_measured(Path(source)) for source in sources]
+    runs = [(relative_name(Path(source), folder), run) for source, own in zip(sources, found, strict=True) for run in own]
+    digests = [own[0].facts.digest for own in found if own]
+    if len(set(digests)) < len(digests):  # a copy, too, would look like a run that differs from none
         raise SpecError("the arms", "one result is given twice in an arm", "a run of its own for each", "name each result once")
     mappings = [_mapping(Path(source), folder) for source in sources]
     known = [mapping for mapping in mappings if mapping is not None]

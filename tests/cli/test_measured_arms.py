@@ -167,7 +167,8 @@ def test_repeated_runs_are_given_by_repeating_the_option(empty):
     predicate = gate(empty, names[:3], names[3:], code=0)
     assert {claim["method"] for claim in predicate["claims"]} == {"welch_t_over_runs"}
     assert [row["role"] for row in predicate["inputs"]].count("baseline_run") == 3
-    for arms, said in (((names[:2], names[3:4]), "2 runs of the baseline and 1"), ((names[:1] * 2, names[3:5]), "given twice")):
+    shutil.copy(empty.folder / names[0], empty.folder / "copy")
+    for arms, said in (((names[:2], names[3:4]), "2 runs of the baseline and 1"), (([names[0], "copy"], names[3:5]), "given twice")):
         options = [part for name, arm in zip(("--baseline", "--candidate"), arms, strict=True) for one in arm for part in (name, one)]
         result = empty.replay("gate", *options)
         assert result.exit_code == 2

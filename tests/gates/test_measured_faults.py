@@ -186,6 +186,22 @@ def test_runs_of_different_things_are_not_compared(fact):
         fine(measured_run_of(VALUES, **{fact: None}), measured_run_of(VALUES, **{fact: "one"}))
 
 
+def test_one_result_on_both_sides_is_said_to_show_nothing():
+    assert "same_result" in codes(fine(RUN))
+    assert "same_result" not in codes(fine(measured_run_of(VALUES, digest="sha256:" + "56" * 32)))
+
+
+def test_repeated_runs_that_took_no_turns_are_said():
+    def arm(*days):
+        return [
+            measured_run_of(VALUES * (1 + 0.001 * day), started_at=f"2026-01-{day:02}T00:00:00Z", digest=f"sha256:{day:064}")
+            for day in days
+        ]
+
+    assert "arms_not_interleaved" in codes(gate_runs(arm(1, 2), arm(3, 4), P95))
+    assert "arms_not_interleaved" not in codes(gate_runs(arm(1, 4), arm(2, 3), P95))
+
+
 def test_longer_answers_are_another_load():
     invalid("request_shapes_differ", changed("output_tokens", [12] * 2000))
     invalid("request_shapes_differ", changed("prompt_tokens", [1100] * 2000))
