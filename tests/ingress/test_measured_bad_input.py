@@ -156,3 +156,10 @@ def test_a_bad_column_of_a_parquet_table_is_one_sentence(tmp_path, columns, said
     with pytest.raises(TraceError) as caught:
         read_measured(tmp_path / "t")
     assert said in str(caught.value)
+
+
+def test_what_is_no_result_may_stand_beside_one(tmp_path):
+    (tmp_path / "result.csv").write_text("ttft_s\n1\n")
+    (tmp_path / "notes.txt").write_text("second run of the day\n")
+    (tmp_path / "server.json").write_text('{"max_num_seqs": 256}')
+    assert read_measured(tmp_path)[0].facts.file_name == "result.csv"

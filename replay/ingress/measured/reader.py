@@ -61,13 +61,14 @@ def is_result(path: Path) -> bool:
 
 
 def result_file(folder: Path) -> Path:
-    """Return the one result file of a folder; what stands beside it under known names is none.
+    """Return the one result file of a folder; steps, mapping, and files that are no results may stand beside it.
 
     Raises:
         TraceError: there is none, or more than one.
     """
     beside = (STEPS_FILE, MAPPING_FILE)
-    found = sorted(path for path in folder.iterdir() if path.is_file() and path.name not in beside and "meta.json" not in path.name)
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name not in beside)
+    found = files if len(files) == 1 else [path for path in files if is_result(path)]
     if len(found) != 1:
         got = f"a folder with {len(found)} files that could be results"
         raise TraceError(str(folder), got, f"one result file, with {STEPS_FILE} and {MAPPING_FILE} at most", "name the file itself")
