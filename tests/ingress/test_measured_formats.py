@@ -209,3 +209,13 @@ def test_waiting_at_a_capped_client_counts_from_the_schedule(written):
     (hidden,) = written(json.dumps({**fields, **arrays, "start_times": starts}))
     assert max(hidden.requests["e2e_s"].to_pylist()) == pytest.approx(0.5)
     assert hidden.facts.arrivals == "sent"
+
+
+def test_the_artifact_folder_of_aiperf_is_read_whole(shared, tmp_path):
+    folder = shared / "data/formats/aiperf"
+    for kind in ("profile_export.jsonl", "profile_export_aiperf.json", "profile_export_aiperf.csv"):
+        (tmp_path / kind).write_bytes((folder / f"baseline.{kind}").read_bytes())
+    (run,) = read_measured(tmp_path)
+    facts = run.facts
+    assert (run.requests.num_rows, facts.file_name, facts.format) == (100, "profile_export.jsonl", "AIPerf profile export")
+    assert (facts.model, facts.tool_version, facts.is_synthetic, facts.expected_count) == ("mock-model", "0.13.0", True, 100)

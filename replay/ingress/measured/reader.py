@@ -60,30 +60,34 @@ def is_result(path: Path) -> bool:
         return False
 
 
-def result_file(folder: Path) -> Path:
-    """Return the one result file of a folder; steps, mapping, and files that are no results may stand beside it.
-
-    Raises:
-        TraceError: there is none, or more than one.
-    """
-    beside = (STEPS_FILE, MAPPING_FILE)
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name not in beside)
-    found = files if len(files) == 1 else [path for path in files if is_result(path)]
-    if len(found) != 1:
-        got = f"a folder with {len(found)} files that could be results"
-        raise TraceError(str(folder), got, f"one result file, with {STEPS_FILE} and {MAPPING_FILE} at most", "name the file itself")
-    return found[0]
-
-
 def _read_folder(folder: Path) -> list[MeasuredRun]:
-    runs = read_measured(result_file(folder))
+    """Return the runs of a folder's one result; a summary by the same tool beside it adds the facts that the requests' file lacks."""
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name not in (STEPS_FILE, MAPPING_FILE))
+    results = [read_measured(path) for path in (files if len(files) == 1 else filter(is_result, files))]
+    detailed = [runs for runs in results if not all(run.is_summary for run in runs)]
+    chosen = detailed if detailed else results
+    if len(chosen) != 1:
+        got = f"a folder with {len(chosen)} files that could be results"
+        raise TraceError(str(folder), got, f"one result file, with {STEPS_FILE} and {MAPPING_FILE} at most", "name the file itself")
+    summaries = [run for runs in results if runs is not chosen[0] for run in runs]
+    return [_with_steps(_completed_by(run, summaries), folder, len(chosen[0])) for run in chosen[0]]
+
+
+def _completed_by(run: MeasuredRun, summaries: list[MeasuredRun]) -> MeasuredRun:
+    if len(summaries) != 1 or summaries[0].facts.tool != run.facts.tool:
+        return run
+    told = {name: getattr(summaries[0].facts, name) for name in run.facts.__slots__ if getattr(run.facts, name) is None}
+    return replace(run, facts=replace(run.facts, **told))
+
+
+def _with_steps(run: MeasuredRun, folder: Path, runs_count: int) -> MeasuredRun:
     steps = folder / STEPS_FILE
     if not steps.is_file():
-        return runs
-    if len(runs) != 1:
-        got = f"{STEPS_FILE} beside a file of {len(runs)} runs"
+        return run
+    if runs_count != 1:
+        got = f"{STEPS_FILE} beside a file of {runs_count} runs"
         raise TraceError(str(folder), got, "the steps of one run", "put each run into a folder of its own")
-    return [replace(runs[0], steps=_steps(steps))]
+    return replace(run, steps=_steps(steps))
 
 
 def _reader(content: Content) -> Reader:
