@@ -163,3 +163,9 @@ def test_what_is_no_result_may_stand_beside_one(tmp_path):
     (tmp_path / "notes.txt").write_text("second run of the day\n")
     (tmp_path / "server.json").write_text('{"max_num_seqs": 256}')
     assert read_measured(tmp_path)[0].facts.file_name == "result.csv"
+
+
+def test_ids_that_only_later_rows_have_are_refused(tmp_path):
+    (tmp_path / "t").write_text('{"ttft_s": 1}\n{"ttft_s": 2, "request_id": "b"}\n')
+    with pytest.raises(TraceError, match=":2: request_id, which the rows before it lack"):
+        read_measured(tmp_path / "t")

@@ -219,3 +219,10 @@ def test_the_artifact_folder_of_aiperf_is_read_whole(shared, tmp_path):
     facts = run.facts
     assert (run.requests.num_rows, facts.file_name, facts.format) == (100, "profile_export.jsonl", "AIPerf profile export")
     assert (facts.model, facts.tool_version, facts.is_synthetic, facts.expected_count) == ("mock-model", "0.13.0", True, 100)
+
+
+def test_a_key_may_first_come_in_a_later_object(written):
+    (run,) = written(
+        '{"ttft_s": 1, "request_id": "a"}\n{"ttft_s": 2, "request_id": "b", "status": "error"}\n{"ttft_s": 3, "request_id": "c"}\n'
+    )
+    assert run.requests["status"].to_pylist() == [COMPLETED, FAILED, COMPLETED]

@@ -161,7 +161,7 @@ def _constant(name: str) -> float:
 
 def _unique(pairs: list[tuple[str, Any]]) -> Record:
     record = dict(pairs)
-    if len(record) != len(pairs):
+    if len(record) < len(pairs):
         names = [key for key, _ in pairs]
         repeated = next(key for key in names if names.count(key) > 1)
         raise _RefusedError(f"the key {repeated[:40]!r} stands twice in one object")

@@ -57,32 +57,47 @@ def read_table(content: Content) -> list[MeasuredRun]:
     Raises:
         TraceError: a latency has no unit, two columns mean the same, or a value cannot be used.
     """
-    names = column_names(content)
-    columns = _columns(names, content.where)
-    has_ids = "request_id" in columns.fields
+    if content.encoding == "parquet":
+        columns = _columns(column_names(content), content.where)
+        return [measured_run(_parquet_requests(content, columns), _facts(content, columns))]
+    rows = Rows()
+    columns = _read_rows(content, rows)
+    return [rows.to_run(_facts(content, columns))]
+
+
+def _facts(content: Content, columns: _Columns) -> MeasuredFacts:
     units = ", ".join(f"{column} in {_unit_of(per_s)}" for column, per_s in columns.fields.values() if per_s)
-    facts = MeasuredFacts(
+    return MeasuredFacts(
         format="table of requests",
         file_name=content.file_name,
         digest=content.digest,
         tool="table",
         units=units,
         arrivals="scheduled" if "arrival_s" in columns.fields else "sent" if "sent_s" in columns.fields else "none",
-        identity="ids" if has_ids else "order",
+        identity="ids" if "request_id" in columns.fields else "order",
         notes=(f"not carried over: {', '.join(columns.unused)}",) if columns.unused else (),
     )
-    if content.encoding == "parquet":
-        return [measured_run(_parquet_requests(content, columns), facts)]
-    rows = Rows()
-    for index, (place, cells) in enumerate(_cells(content, names)):
+
+
+def _read_rows(content: Content, rows: Rows) -> _Columns:
+    """Add the rows of CSV or JSON Lines and return their columns; a key may come first in a later object (an error, say)."""
+    names = dict.fromkeys(column_names(content) if content.encoding == "csv" else ())
+    columns = _columns(tuple(names), content.where)
+    cells_of = _csv_cells(content, tuple(names)) if content.encoding == "csv" else content.records()
+    for index, (place, cells) in enumerate(cells_of):
+        if not cells.keys() <= names.keys():
+            names |= dict.fromkeys(cells)
+            had_ids, columns = "request_id" in columns.fields, _columns(tuple(names), content.where)
+            if index and not had_ids and "request_id" in columns.fields:
+                raise TraceError(place, "request_id, which the rows before it lack", "an id in every row or in none", "fill it in")
         rows.add(_row(cells, columns.fields, place, index))
-    return [rows.to_run(facts)]
+    return columns
 
 
 def read_aibrix(content: Content) -> list[MeasuredRun]:
     """Return the run of an AIBrix regression CSV: seconds; rows are grouped by user and put in the order of their launch."""
-    names = column_names(content)
-    found = sorted((_aibrix_row(cells, place) for place, cells in _cells(content, names)), key=lambda row: row.arrival_s or 0.0)
+    cells_of = _csv_cells(content, column_names(content))
+    found = sorted((_aibrix_row(cells, place) for place, cells in cells_of), key=lambda row: row.arrival_s or 0.0)
     rows = Rows()
     for row in found:
         rows.add(row)
@@ -130,7 +145,7 @@ def _unit_of(per_s: float) -> str:
 
 
 def column_names(content: Content) -> tuple[str, ...]:
-    """Return the columns of a table, or the keys of its objects."""
+    """Return the columns of a CSV or Parquet table."""
     if content.encoding == "parquet":
         import pyarrow.parquet as pq
 
@@ -138,18 +153,8 @@ def column_names(content: Content) -> tuple[str, ...]:
             return tuple(pq.read_schema(content.path).names)
         except (pa.ArrowException, OSError) as error:
             raise _damaged(content) from error
-    if content.encoding == "csv":
-        _, header = next(content.lines())
-        return tuple(cell.strip() for cell in next(csv.reader([header.decode("utf-8", errors="replace")])))
-    return tuple(dict.fromkeys(key for _, record in content.records() for key in record))
-
-
-def _cells(content: Content, names: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each row's place and its cells by column, of CSV and JSON Lines."""
-    if content.encoding == "csv":
-        yield from _csv_cells(content, names)
-    else:
-        yield from content.records()
+    _, header = next(content.lines())
+    return tuple(cell.strip() for cell in next(csv.reader([header.decode("utf-8", errors="replace")])))
 
 
 def _parquet_requests(content: Content, columns: _Columns) -> pa.Table:
