@@ -24,6 +24,8 @@ def requests_recorded(evidence: MeasuredEvidence) -> Iterator[Finding]:
     """Find runs without requests, runs of percentiles alone, and runs that hold fewer requests than they say."""
     for name, run in evidence.runs:
         n, facts = run.requests.num_rows, run.facts
+        if facts.is_valid is False:
+            yield about_runs("run_not_valid", f"{name} ({facts.file_name}) was no valid run by the rules of {facts.tool}")
         if run.is_summary:
             message = f"{name} ({facts.file_name}, {facts.format}) holds percentiles and no requests: no claim can be decided from it"
             yield about_runs("summary_only", message, "informs")

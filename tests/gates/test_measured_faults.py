@@ -237,6 +237,11 @@ def test_summaries_decide_nothing_and_say_so():
     invalid("requests_not_served", summary_of(completed_count=900, expected_count=1000), summary)
 
 
+def test_a_run_that_its_own_tool_calls_invalid_is_no_evidence():
+    invalid("run_not_valid", summary_of(is_valid=False), summary_of(is_valid=True))
+    fine(summary_of(is_valid=True), summary_of(is_valid=True))
+
+
 def test_zero_variance_and_a_zero_baseline_give_a_strict_document():
     for baseline_s, candidate_s in ((0.5, 0.5), (0.0, 0.0), (0.0, 0.5)):
         result = gate_runs(measured_run_of([baseline_s] * 2000), measured_run_of([candidate_s] * 2000))

@@ -143,6 +143,7 @@ def test_the_two_logs_of_an_mlperf_run_report_the_same_percentiles(shared):
     summary, detail = (read_measured(folder / f"mlperf_log_{kind}.txt")[0] for kind in ("summary", "detail"))
     assert set(summary.reported) == set(detail.reported)
     assert summary.facts.offered_rate_per_s == detail.facts.offered_rate_per_s == 420.0
+    assert summary.facts.is_valid is detail.facts.is_valid is True
     assert {one.value_s for one in summary.reported if (one.metric, one.percentile) == ("ttft_s", 99.0)} == {1.96062033}
 
 

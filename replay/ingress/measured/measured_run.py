@@ -85,6 +85,8 @@ class MeasuredFacts:
     """Requests the file says there were."""
     completed_count: int | None = None
     """Requests the file calls completed."""
+    is_valid: bool | None = None
+    """Whether the run was a valid one by the tool's own rules."""
     settings: tuple[tuple[str, str], ...] = ()
     """The server's settings, as recorded."""
     notes: tuple[str, ...] = ()
