@@ -70,14 +70,15 @@ def fit_steps(steps: StepTimes) -> FittedSteps:
 
     Each fit sees what the one before cut off, so that stalls do not pull the effects.
     """
-    solver: Floats = np.linalg.pinv(steps.features)
+    features = steps.features
+    inverse = np.linalg.pinv(features.T @ features, hermitian=True)
     clipped = steps.log_factors
     for _ in range(_FITS):
-        explained = steps.features @ (solver @ clipped)
+        explained = features @ (inverse @ (features.T @ clipped))
         residuals = steps.log_factors - explained
         middle = float(np.median(residuals))
         reach = ROBUST_SDS * _MAD_TO_SD * float(np.median(np.abs(residuals - middle)))
         clipped = explained + np.clip(residuals, middle - reach, middle + reach)
-    effects = solver @ clipped
-    noise = clipped - steps.features @ effects
-    return FittedSteps(effects=effects, noise=noise, stalls=residuals > middle + reach, loadings=np.ascontiguousarray(solver.T))
+    effects = inverse @ (features.T @ clipped)
+    noise = clipped - features @ effects
+    return FittedSteps(effects=effects, noise=noise, stalls=residuals > middle + reach, loadings=features @ inverse)

@@ -152,7 +152,8 @@ def effect_slopes(effects: Floats, noise: Noise, percent: float, replay: Replay)
 
 def amplification_of(slopes: Floats, steps: StepTimes) -> float:
     """Return the change of the log percentile if every log step time grows by 1: effects that add 1 to each step, times their slopes."""
-    together, *_ = np.linalg.lstsq(steps.features, np.ones(len(steps.features)), rcond=None)
+    features = steps.features
+    together = np.linalg.pinv(features.T @ features, hermitian=True) @ features.sum(axis=0)
     return float(slopes @ together)
 
 

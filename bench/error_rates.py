@@ -1,0 +1,351 @@
+"""Error rates of the gate's statistics for measured runs, on two synthetic servers whose truth is known.
+
+    python bench/error_rates.py [--trials 300] [--seed 1] [--out FOLDER] [--workers 2]
+
+Each trial draws traffic and noise anew; a regression is injected with a known shift of p99. Decision at one-sided 95 %: RELEASE if
+the upper bound of the ratio is below 1.03, else ROLLBACK if the lower bound is above 1, else INCONCLUSIVE. Regressions: U all
+latencies x (1 + delta); S every step slower, so that the long-run p99 rises by delta; T only the tail; B only the bulk, p99
+unchanged. A target is met unless the 95 % Wilson interval of the rate excludes it. Prints a markdown table; `--out` also writes
+error-rates.md and error-rates.json. A run's trials depend on the seed and on nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from synthetic_servers import Floats, Served, Server, Traffic, bulk_only, draw_noise, draw_traffic, serve, slowdown_for, tail_only
+
+from gates.statistics.estimate import Estimate, from_t, with_run_effect
+from gates.statistics.noise_fit import Noise, StepTimes
+from gates.statistics.noise_swap import denoised_log_percentiles, noise_swap
+from gates.statistics.pairs import bootstrap_pair
+from gates.statistics.runs import VariancePrior, fit_prior, pooled, welch
+from replay.assembly.percentile import percentile
+from replay.seeds import stream
+
+REQUESTS, PERCENT, MARGIN, ALPHA = 20_000, 99.0, 0.03, 0.05
+RUNS, RUN_EFFECT_SD, ARCHIVED_SETS = 5, 0.01, 20
+FEATURE_SHARES = (0.5, 0.8, 0.95)
+"""Of steps by modelled time: where the bins of the effects end. Chosen on tuning seeds, with 4, 5 and 8 bins tried."""
+CELL_SHARES = (0.25, 0.5, 0.65, 0.8, 0.88, 0.95, 0.98)
+WRONG_BIAS, WRONG_SD = 0.05, 0.10
+Situation = Literal["pair_steps", "pair_wrong_simulator", "pair_plain", "pair_run_effect", "runs_steps", "runs_plain"]
+TITLES: dict[str, str] = {
+    "pair_steps": "one pair with step times, no run effect",
+    "pair_wrong_simulator": "the same, simulator 5 % biased with 10 % error per request",
+    "pair_plain": "one pair without step times",
+    "pair_run_effect": "one pair with step times, 1 % run effect, 1 % assumed",
+    "runs_steps": "5 runs per arm, 1 % run effect, step times",
+    "runs_plain": "5 runs per arm, 1 % run effect, no step times",
+}
+RATES = ("false rollback at 0", "false release at the margin", "release at 0", "rollback at +5 %")
+TARGETS: dict[str, dict[Server, tuple[float | None, ...]]] = {
+    "pair_steps": {"mg1": (0.03, 0.06, 0.95, 0.98), "batch": (0.03, 0.06, 0.90, 0.95)},
+    "pair_wrong_simulator": {"mg1": (0.07, 0.05, None, None), "batch": (0.07, 0.05, None, None)},
+    "pair_plain": {"mg1": (0.05, 0.05, 0.35, 0.60), "batch": (0.05, 0.05, 0.50, 0.80)},
+    "runs_steps": {"mg1": (0.05, 0.06, 0.50, 0.82), "batch": (0.05, 0.06, 0.80, 0.99)},
+    "runs_plain": {"mg1": (0.05, 0.06, 0.30, 0.64), "batch": (0.05, 0.06, 0.68, 0.98)},
+}
+"""Per situation and server, in the order of RATES: at most for the first two, at least for the others."""
+SHIFTS: dict[str, float] = {"U 0": 0.0, "U 3": 0.03, "U 5": 0.05, "S 3": 0.03, "S 5": 0.05, "T 10": 0.10, "B 3": 0.0}
+"""Injected regressions and the true shift of p99."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What all trials of a server share."""
+
+    server: Server
+    seed: int
+    slowdowns: dict[str, float]
+    """Log factor of every step, by the name of the regression."""
+    prior: VariancePrior | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Run:
+    """One run as the gate sees it."""
+
+    served: Served
+    steps: StepTimes
+    """With its own names of steps in `requests`: each belongs to its first request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bench:
+    """Traffic, the model of its steps, and the replay of both."""
+
+    traffic: Traffic
+    edges: Floats
+    cell_edges: Floats
+    wrong: Floats | None = None
+    """[n] log error of the simulator per request."""
+
+    @classmethod
+    def of(cls, traffic: Traffic) -> Bench:
+        served = serve(traffic, np.zeros(len(traffic.arrivals)))
+        modelled = served.modelled[np.unique(served.heads)]
+        return cls(traffic=traffic, edges=np.quantile(modelled, FEATURE_SHARES), cell_edges=np.quantile(modelled, CELL_SHARES))
+
+    def run(self, log_factors: Floats) -> Run:
+        """Return a measured run whose steps take modelled time x exp(log factor of their first request)."""
+        served = serve(self.traffic, log_factors)
+        heads = np.flatnonzero(served.heads == np.arange(len(served.heads)))
+        modelled = served.modelled[heads]
+        bins = np.searchsorted(self.edges, modelled, side="right")
+        steps = StepTimes(
+            log_factors=log_factors[heads],
+            features=np.eye(len(self.edges) + 1)[bins],
+            requests=heads,
+            cells=np.searchsorted(self.cell_edges, modelled, side="right"),
+        )
+        return Run(served=served, steps=steps)
+
+    def replay(self, runs: Mapping[str, Run], effects: Floats, noise: Noise) -> Floats:
+        """Return replayed latencies: a step takes the noise of the step that served its first request in the noise's own arm."""
+        run = runs[noise.arm]
+        log_factors = np.zeros(len(run.served.heads))
+        log_factors[run.steps.requests] = noise.log_factors
+        log_factors = log_factors[run.served.heads]
+        if self.wrong is not None:
+            log_factors = log_factors + self.wrong
+        return serve(self.traffic, log_factors, edges=self.edges, effects=effects).latencies
+
+
+Trial = Mapping[str, tuple[Estimate, Estimate]]
+"""By the name of the regression: the estimates at ALPHA and at ALPHA / 2 (a two-sided 95 % interval)."""
+
+
+def by_swap(bench: Bench, runs: tuple[Run, Run], latencies: tuple[Floats, Floats], name: str, seed: int) -> tuple[Estimate, Estimate]:
+    """Return both estimates of a pair with step times."""
+    replayed = partial(bench.replay, {"baseline": runs[0], "candidate": runs[1]})
+    steps = (runs[0].steps, runs[1].steps)
+    swapped = noise_swap(latencies, steps, PERCENT, replayed, alpha=ALPHA, generator=stream(seed, name))
+    found = swapped.found
+    if found.degrees is None:
+        wide = replace(by_blocks(latencies, name, seed)[1], fallback=found.fallback)
+    else:
+        wide = from_t(found.method, found.estimate, found.standard_error, found.degrees, ALPHA / 2)
+    if name.startswith("assumed") and swapped.amplification is not None:
+        run_sd = RUN_EFFECT_SD * swapped.amplification
+        return with_run_effect(found, run_sd), with_run_effect(wide, run_sd)
+    return found, wide
+
+
+def by_blocks(latencies: tuple[Floats, Floats], name: str, seed: int) -> tuple[Estimate, Estimate]:
+    """Return both estimates of a pair without step times, from the same resamples."""
+    found = [bootstrap_pair(*latencies, PERCENT, alpha=alpha, generator=stream(seed, name)) for alpha in (ALPHA, ALPHA / 2)]
+    return found[0], found[1]
+
+
+def pair_trial(inputs: Inputs, number: int) -> dict[str, Trial]:
+    """Return every single-pair situation of one draw of traffic and noise."""
+    draw = stream(inputs.seed, f"error rates/pair/{inputs.server}/{number}")
+    bench = Bench.of(draw_traffic(inputs.server, REQUESTS, draw))
+    noise = [draw_noise(REQUESTS, draw) for _ in range(2)]
+    run_effects = RUN_EFFECT_SD * draw.standard_normal(2)
+    wrong = replace(bench, wrong=math.log1p(WRONG_BIAS) + WRONG_SD * draw.standard_normal(REQUESTS))
+    baseline = bench.run(noise[0])
+    candidates = {"U 0": bench.run(noise[1])} | {name: bench.run(noise[1] + slow) for name, slow in inputs.slowdowns.items()}
+    pairs = {name: ((baseline, run), (baseline.served.latencies, run.served.latencies)) for name, run in candidates.items()}
+    own = candidates["U 0"]
+    for name, changed in (("T 10", tail_only(own.served.latencies, 1.10)), ("B 3", bulk_only(own.served.latencies, 1.03))):
+        pairs[name] = ((baseline, own), (baseline.served.latencies, changed))
+    seed = int(draw.integers(2**31))
+    swaps = {name: by_swap(bench, runs, latencies, name, seed) for name, (runs, latencies) in pairs.items()}
+    plain = {name: by_blocks(latencies, name, seed) for name, (_, latencies) in pairs.items()}
+    other_seed = {"U 0": by_blocks(pairs["U 0"][1], "other seed", seed)}
+    missed = {name: by_swap(wrong, *pairs[name], name, seed) for name in ("U 0", "S 3", "S 5")}
+    varied = (bench.run(noise[0] + run_effects[0]), bench.run(noise[1] + run_effects[1]))
+    assumed = {"U 0": by_swap(bench, varied, (varied[0].served.latencies, varied[1].served.latencies), "assumed", seed)}
+    return {
+        "pair_steps": swaps,
+        "pair_plain": plain,
+        "pair_other_seed": other_seed,
+        "pair_wrong_simulator": missed,
+        "pair_run_effect": assumed,
+    }
+
+
+def arm_of_runs(bench: Bench, draw: np.random.Generator) -> tuple[Floats, Floats]:
+    """Return [runs] plain and denoised log percentiles of runs with a run effect."""
+    runs = [bench.run(draw_noise(REQUESTS, draw) + RUN_EFFECT_SD * draw.standard_normal()) for _ in range(RUNS)]
+    recorded = [(run.served.latencies, run.steps, partial(bench.replay, {"baseline": run})) for run in runs]
+    quiet, reproductions = denoised_log_percentiles(recorded, PERCENT)
+    assert all(reproduction.holds for reproduction in reproductions)
+    return np.log([percentile(run.served.latencies, PERCENT) for run in runs]), quiet
+
+
+def runs_trial(inputs: Inputs, number: int) -> dict[str, Trial]:
+    """Return both situations with several runs per arm of one draw."""
+    draw = stream(inputs.seed, f"error rates/runs/{inputs.server}/{number}")
+    bench = Bench.of(draw_traffic(inputs.server, REQUESTS, draw))
+    baseline, candidate = arm_of_runs(bench, draw), arm_of_runs(bench, draw)
+    plain = [welch(baseline[0], candidate[0], alpha=alpha) for alpha in (ALPHA, ALPHA / 2)]
+    quiet = [pooled(baseline[1], candidate[1], alpha=alpha, prior=inputs.prior) for alpha in (ALPHA, ALPHA / 2)]
+    return {"runs_plain": {"U 0": (plain[0], plain[1])}, "runs_steps": {"U 0": (quiet[0], quiet[1])}}
+
+
+def archive_prior(server: Server, seed: int) -> VariancePrior:
+    """Return the prior of archived sets of unchanged runs, each on traffic of its own."""
+    draw = stream(seed, f"error rates/archive/{server}")
+    sets = [arm_of_runs(Bench.of(draw_traffic(server, REQUESTS, draw)), draw)[1] for _ in range(ARCHIVED_SETS)]
+    return fit_prior([float(np.var(values, ddof=1)) for values in sets], RUNS - 1)
+
+
+def verdict(found: Estimate, shift: float = 0.0) -> str:
+    """Return the decision if every latency of the candidate were exp(shift) times as long: an estimate moves with it exactly."""
+    if found.upper + shift < math.log1p(MARGIN) and not found.release_vetoed:
+        return "release"
+    return "rollback" if found.lower + shift > 0 else "inconclusive"
+
+
+def wilson(count: int, trials: int) -> tuple[float, float]:
+    """Return the 95 % interval of a rate (Wilson 1927)."""
+    z = 1.959963984540054
+    centre, spread = count + z * z / 2, z * math.sqrt(count * (trials - count) / trials + z * z / 4)
+    return max(0.0, (centre - spread) / (trials + z * z)), min(1.0, (centre + spread) / (trials + z * z))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """One measured rate and whether it reaches its target."""
+
+    situation: str
+    server: str
+    regression: str
+    rate: str
+    count: int
+    trials: int
+    low: float
+    high: float
+    target: float | None = None
+    at_most: bool = True
+
+    @property
+    def word(self) -> str:
+        if self.target is None:
+            return ""
+        reached = self.low <= self.target if self.at_most else self.high >= self.target
+        return "met" if reached else "MISS"
+
+    @property
+    def text(self) -> str:
+        return f"{100 * self.count / self.trials:.1f} ({100 * self.low:.1f}-{100 * self.high:.1f})"
+
+
+def rate_of(flags: Iterable[bool], situation: str, server: str, regression: str, rate: str, target: float | None = None, *, at_most: bool = True) -> Rate:
+    """Return the rate of true flags."""
+    values = list(flags)
+    low, high = wilson(sum(values), len(values))
+    return Rate(
+        situation=situation, server=server, regression=regression, rate=rate, count=sum(values), trials=len(values), low=low, high=high,
+        target=target, at_most=at_most,
+    )  # fmt: skip
+
+
+def rates_of(situation: str, server: Server, trials: list[Trial]) -> list[Rate]:
+    """Return the four rates of the target table, for U and where simulated for S, then what else the situation shows."""
+    targets = TARGETS.get(situation, {}).get(server, (None,) * 4)
+    at_zero = [trial["U 0"] for trial in trials]
+    rows = [
+        rate_of((verdict(found) == "rollback" for found, _ in at_zero), situation, server, "U", RATES[0], targets[0]),
+        rate_of((verdict(found, math.log1p(0.03)) == "release" for found, _ in at_zero), situation, server, "U", RATES[1], targets[1]),
+        rate_of((verdict(found) == "release" for found, _ in at_zero), situation, server, "U", RATES[2], targets[2], at_most=False),
+        rate_of((verdict(found, math.log1p(0.05)) == "rollback" for found, _ in at_zero), situation, server, "U", RATES[3], targets[3], at_most=False),
+    ]  # fmt: skip
+    if "S 3" in trials[0]:
+        released = (verdict(trial["S 3"][0]) == "release" for trial in trials)
+        rolled_back = (verdict(trial["S 5"][0]) == "rollback" for trial in trials)
+        rows.append(rate_of(released, situation, server, "S", RATES[1], targets[1]))
+        rows.append(rate_of(rolled_back, situation, server, "S", RATES[3], targets[3], at_most=False))
+    if "T 10" in trials[0]:
+        swap = situation == "pair_steps"
+        detected = (verdict(trial["T 10"][0]) == "rollback" for trial in trials)
+        alarmed = (verdict(trial["B 3"][0]) == "rollback" for trial in trials)
+        rows.append(rate_of(detected, situation, server, "T", "rollback of tail-only +10 %", 0.98 if swap else None, at_most=False))
+        rows.append(rate_of(alarmed, situation, server, "B", "rollback of bulk +3 %", 0.04 if swap else None))
+    covered = (wide.lower <= 0.0 <= wide.upper for _, wide in at_zero)
+    rows.append(rate_of(covered, situation, server, "U", "coverage of 95 % intervals", 0.93, at_most=False))
+    if situation.startswith("pair_") and situation != "pair_plain":
+        rows.append(rate_of((found.fallback is not None for found, _ in at_zero), situation, server, "U", "fallen back to the bootstrap"))
+    return rows
+
+
+def flips_of(server: Server, trials: list[dict[str, Trial]]) -> list[Rate]:
+    """Return how often the bootstrap's verdict changes with its seed."""
+    found = [(trial["pair_plain"]["U 0"][0], trial["pair_other_seed"]["U 0"][0]) for trial in trials]
+    rows = []
+    for shift, target in ((0.0, 0.01), (0.03, 0.04), (0.05, 0.01)):
+        flips = (verdict(one, math.log1p(shift)) != verdict(other, math.log1p(shift)) for one, other in found)
+        rows.append(rate_of(flips, "pair_plain", server, "U", f"verdict changes with the seed at {100 * shift:g} %", target))
+    return rows
+
+
+def measure(server: Server, trials: int, seed: int, workers: int) -> list[Rate]:
+    """Return every rate of a server."""
+    slowdowns = {name: slowdown_for(server, SHIFTS[name], PERCENT) for name in ("S 3", "S 5")}
+    inputs = Inputs(server=server, seed=seed, slowdowns=slowdowns, prior=archive_prior(server, seed))
+    with ProcessPoolExecutor(workers) as pool:
+        pairs = list(pool.map(partial(pair_trial, inputs), range(trials), chunksize=5))
+        runs = list(pool.map(partial(runs_trial, inputs), range(trials), chunksize=5))
+    rows: list[Rate] = []
+    for situation in get_args(Situation):
+        source = runs if situation.startswith("runs_") else pairs
+        rows += rates_of(situation, server, [trial[situation] for trial in source])
+    return rows + flips_of(server, pairs)
+
+
+def markdown(rows: list[Rate], command: str) -> str:
+    """Return the table, one line per situation, regression and rate, both servers beside each other."""
+    lines = [f"`{command}`: rates in %, 95 % Wilson intervals in brackets", ""]
+    lines += ["| situation | regression | rate | M/G/1 | target | batch queue | target |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    cells: dict[tuple[str, str, str], dict[str, Rate]] = {}
+    for row in rows:
+        cells.setdefault((row.situation, row.regression, row.rate), {})[row.server] = row
+    for situation in get_args(Situation):
+        for (of, regression, rate), servers in cells.items():
+            if of == situation:
+                parts = [f"{servers[name].text} | {_target(servers[name])}" if name in servers else " | " for name in get_args(Server)]
+                lines.append(f"| {TITLES[situation]} | {regression} | {rate} | {' | '.join(parts)} |")
+    return "\n".join(lines)
+
+
+def _target(row: Rate) -> str:
+    return "" if row.target is None else f"{'<=' if row.at_most else '>='} {100 * row.target:g}: {row.word}"
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--servers", nargs="+", default=list(get_args(Server)))
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    rows = [row for server in chosen.servers for row in measure(server, chosen.trials, chosen.seed, chosen.workers)]
+    command = f"python bench/error_rates.py --trials {chosen.trials} --seed {chosen.seed}"
+    text = markdown(rows, command)
+    print(text)
+    if chosen.out is not None:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        document = {
+            "command": command, "requests": REQUESTS, "percentile": PERCENT, "margin": MARGIN, "alpha": ALPHA,
+            "rates": [asdict(row) | {"verdict": row.word} for row in rows],
+        }  # fmt: skip
+        (chosen.out / "error-rates.md").write_text(text + "\n")
+        (chosen.out / "error-rates.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
