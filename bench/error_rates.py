@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -243,7 +243,9 @@ class Rate:
         return f"{100 * self.count / self.trials:.1f} ({100 * self.low:.1f}-{100 * self.high:.1f})"
 
 
-def rate_of(flags: Iterable[bool], situation: str, server: str, regression: str, rate: str, target: float | None = None, *, at_most: bool = True) -> Rate:
+def rate_of(
+    flags: Iterable[bool], situation: str, server: str, regression: str, rate: str, target: float | None = None, *, at_most: bool = True
+) -> Rate:
     """Return the rate of true flags."""
     values = list(flags)
     low, high = wilson(sum(values), len(values))
@@ -257,12 +259,11 @@ def rates_of(situation: str, server: Server, trials: list[Trial]) -> list[Rate]:
     """Return the four rates of the target table, for U and where simulated for S, then what else the situation shows."""
     targets = TARGETS.get(situation, {}).get(server, (None,) * 4)
     at_zero = [trial["U 0"] for trial in trials]
-    rows = [
-        rate_of((verdict(found) == "rollback" for found, _ in at_zero), situation, server, "U", RATES[0], targets[0]),
-        rate_of((verdict(found, math.log1p(0.03)) == "release" for found, _ in at_zero), situation, server, "U", RATES[1], targets[1]),
-        rate_of((verdict(found) == "release" for found, _ in at_zero), situation, server, "U", RATES[2], targets[2], at_most=False),
-        rate_of((verdict(found, math.log1p(0.05)) == "rollback" for found, _ in at_zero), situation, server, "U", RATES[3], targets[3], at_most=False),
-    ]  # fmt: skip
+    asked = zip(RATES, (0.0, 0.03, 0.0, 0.05), ("rollback", "release", "release", "rollback"), targets, strict=True)
+    rows = []
+    for place, (rate, shift, wanted, target) in enumerate(asked):
+        flags = (verdict(found, math.log1p(shift)) == wanted for found, _ in at_zero)
+        rows.append(rate_of(flags, situation, server, "U", rate, target, at_most=place < 2))
     if "S 3" in trials[0]:
         released = (verdict(trial["S 3"][0]) == "release" for trial in trials)
         rolled_back = (verdict(trial["S 5"][0]) == "rollback" for trial in trials)

@@ -63,7 +63,9 @@ def _serve_alone(arrivals: Floats, times: Floats, latencies: Floats) -> None:
 
 
 @compiled
-def _serve_batches(arrivals: Floats, works: Floats, edges: Floats, effects: Floats, noise: Floats, out: Floats, heads: Counts, modelled: Floats) -> None:
+def _serve_batches(
+    arrivals: Floats, works: Floats, edges: Floats, effects: Floats, noise: Floats, out: Floats, heads: Counts, modelled: Floats
+) -> None:
     free, first, n = 0.0, 0, len(arrivals)
     while first < n:
         start = max(free, arrivals[first])

@@ -31,7 +31,8 @@ def automatic_length(series: Floats) -> float:
     longest = math.ceil(min(3.0 * math.sqrt(n), n / 3.0))
     if density == 0.0:
         return float(longest)
-    return min(float(longest), max(1.0, (2.0 * slope**2 / (4.0 / 3.0 * density**2)) ** (1 / 3) * n ** (1 / 3)))
+    length = math.cbrt(2.0 * slope**2 / (4.0 / 3.0 * density**2) * n)
+    return min(float(longest), max(1.0, length))
 
 
 def block_rule(series: Floats, *, busy_period: float = 0.0) -> int:

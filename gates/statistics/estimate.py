@@ -13,7 +13,7 @@ from gates.statistics.power import detectable_effect
 from gates.statistics.student import t_bound, t_tail
 
 Method = Literal["block_bootstrap", "unpaired_bootstrap", "batch_means", "noise_swap", "welch_t", "denoised_t", "moderated_t"]
-Fallback = Literal["tail_not_reproduced", "more_stalls", "residuals_differ", "too_few_requests", "no_tail_noise"]
+Fallback = Literal["too_few_requests", "tail_not_reproduced", "more_stalls", "residuals_differ"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,7 @@ class Estimate:
 def from_t(method: Method, estimate: float, standard_error: float, degrees: float, alpha: float) -> Estimate:
     """Return the estimate with t bounds; a standard error of 0 gives bounds without width."""
     half = t_bound(alpha, degrees) * standard_error
-    if standard_error > 0:
-        p_no_worse = t_tail(estimate / standard_error, degrees)
-    else:
-        p_no_worse = 0.0 if estimate > 0 else 1.0
+    certain = 0.0 if estimate > 0 else 1.0
     return Estimate(
         method=method,
         estimate=estimate,
@@ -63,7 +60,7 @@ def from_t(method: Method, estimate: float, standard_error: float, degrees: floa
         lower=estimate - half,
         upper=estimate + half,
         alpha=alpha,
-        p_no_worse=p_no_worse,
+        p_no_worse=t_tail(estimate / standard_error, degrees) if standard_error > 0 else certain,
         minimum_detectable_effect=detectable_effect(standard_error, alpha, degrees),
     )
 

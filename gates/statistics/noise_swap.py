@@ -157,9 +157,7 @@ def amplification_of(slopes: Floats, steps: StepTimes) -> float:
     return float(slopes @ together)
 
 
-def denoised_log_percentiles(
-    runs: Sequence[tuple[Floats, StepTimes, Replay]], percent: float
-) -> tuple[Floats, tuple[Reproduction, ...]]:
+def denoised_log_percentiles(runs: Sequence[tuple[Floats, StepTimes, Replay]], percent: float) -> tuple[Floats, tuple[Reproduction, ...]]:
     """Return [runs] log Q - log[Q(effects, noise) / Q(effects, 0)] of one arm's runs, and how well each tail is reproduced.
 
     What is left differs between runs by their effects alone; `runs.pooled` compares it. Where a reproduction does not hold, the

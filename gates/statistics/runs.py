@@ -39,7 +39,9 @@ def fit_prior(variances: Sequence[float], degrees: float) -> VariancePrior:
     if excess <= 0:
         return VariancePrior(variance=math.exp(float(logs.mean())), degrees=_CERTAIN_DEGREES)
     prior = 2.0 * inverse_trigamma(excess)
-    return VariancePrior(variance=math.exp(float(logs.mean()) + digamma(prior / 2) - math.log(prior / 2)), degrees=min(prior, _CERTAIN_DEGREES))
+    return VariancePrior(
+        variance=math.exp(float(logs.mean()) + digamma(prior / 2) - math.log(prior / 2)), degrees=min(prior, _CERTAIN_DEGREES)
+    )
 
 
 def welch(baseline: Floats, candidate: Floats, *, alpha: float) -> Estimate:
@@ -76,5 +78,12 @@ def pooled(baseline: Floats, candidate: Floats, *, alpha: float, prior: Variance
         squares += prior.degrees * prior.variance
         degrees += prior.degrees
     error = math.sqrt(squares / degrees * (1 / len(baseline) + 1 / len(candidate)))
-    method = "denoised_t" if prior is None else "moderated_t"
-    return from_t(method, float(candidate.mean() - baseline.mean()), error, degrees, alpha)
+    return from_t("denoised_t" if prior is None else "moderated_t", float(candidate.mean() - baseline.mean()), error, degrees, alpha)
+
+
+def run_effect_sd(prior: VariancePrior, pair_error: float) -> float:
+    """Return the standard deviation between runs that the noise within a run does not explain; 0 where it explains all.
+
+    `pair_error` is the standard error of one pair's log ratio, two runs' worth of noise. For `estimate.with_run_effect`.
+    """
+    return math.sqrt(max(0.0, prior.variance - 0.5 * pair_error**2))

@@ -8,27 +8,36 @@ from statistics import NormalDist
 _NORMAL_FROM = 1e7
 """Degrees of freedom from which t is the normal distribution to 8 digits."""
 _TINY = 1e-300
+_NEWTON_STEPS = 200
 
 
 def t_tail(t: float, degrees: float) -> float:
     """Return P(T > t) of Student's t with `degrees` > 0 degrees of freedom (Abramowitz & Stegun 26.7.1)."""
     if degrees >= _NORMAL_FROM:
         return NormalDist().cdf(-t)
+    if t * t < degrees:  # near the middle the other form keeps its digits
+        inside = 0.5 * incomplete_beta(0.5, 0.5 * degrees, t * t / (degrees + t * t))
+        return 0.5 - math.copysign(inside, t)
     outside = 0.5 * incomplete_beta(0.5 * degrees, 0.5, degrees / (degrees + t * t))
     return outside if t >= 0 else 1.0 - outside
 
 
 def t_bound(alpha: float, degrees: float) -> float:
-    """Return the t >= 0 that is passed with probability 0 < `alpha` <= 0.5."""
+    """Return the t >= 0 that is passed with probability 0 < `alpha` <= 0.5.
+
+    Newton's method from the normal bound, which lies below: the tail is convex there, so that every step stays below and rises.
+    """
+    bound = NormalDist().inv_cdf(1.0 - alpha)
     if degrees >= _NORMAL_FROM:
-        return NormalDist().inv_cdf(1.0 - alpha)
-    low, high = 0.0, 1.0
-    while t_tail(high, degrees) > alpha:
-        high *= 2.0
-    while high - low > 1e-12 * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if t_tail(middle, degrees) > alpha else (low, middle)
-    return high
+        return bound
+    front = math.lgamma(0.5 * degrees + 0.5) - math.lgamma(0.5 * degrees) - 0.5 * math.log(degrees * math.pi)
+    for _ in range(_NEWTON_STEPS):
+        density = math.exp(front - 0.5 * (degrees + 1.0) * math.log1p(bound * bound / degrees))
+        step = (t_tail(bound, degrees) - alpha) / density
+        bound += step
+        if step <= 1e-13 * bound:
+            break
+    return bound
 
 
 def digamma(x: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gates.statistics.blocks import Counts, Floats
+from gates.statistics.blocks import Counts
 from replay.compiled import compiled, compiled_part, inlined_part
 
 Words = NDArray[np.uint64]
@@ -22,7 +22,7 @@ def _before(position: int, words: Words, counts: Slots) -> int:
     bits -= (bits >> np.uint64(1)) & np.uint64(0x5555555555555555)
     bits = (bits & np.uint64(0x3333333333333333)) + ((bits >> np.uint64(2)) & np.uint64(0x3333333333333333))
     bits = (bits + (bits >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return counts[place] + np.int64((bits * np.uint64(0x0101010101010101)) >> np.uint64(56))
+    return int(counts[place] + np.int64((bits * np.uint64(0x0101010101010101)) >> np.uint64(56)))
 
 
 @compiled
@@ -41,9 +41,16 @@ def count_members(starts: Slots, lengths: Counts, n: int, words: Words, counts: 
 
 @compiled
 def walk_bands(
-    starts: Slots, lengths: Counts, n: int, tail: tuple[Words, Slots], kept: tuple[Counts, Slots], slots: Slots, rows: Counts, needed: Counts, result: Counts
+    blocks: tuple[Slots, Counts],
+    n: int,
+    tail: tuple[Words, Slots],
+    kept: tuple[Counts, Slots],
+    slots: Slots,
+    rows: Counts,
+    needed: Counts,
+    result: Counts,
 ) -> None:
-    """Write into `result` [rows, 2] which value of a band stands at the place `needed` [rows, 2] from the top.
+    """Write into `result` [rows, 2], for the resamples `rows`, which value of a band stands at the place `needed` [rows, 2] from the top.
 
     `tail` marks the units of the largest values; two bands are runs of these values by size. Of the first units so marked,
     `kept` says how many stand above the first band + 2^32 x how many above the second [marked + 1], and how many in either band
@@ -51,6 +58,7 @@ def walk_bands(
     resample whose place is not in the band keeps what `result` holds. Touches a resample's block ends and the bands' units, never
     all n.
     """
+    starts, lengths = blocks
     words, counts = tail
     upto, inside = kept
     size = inside[-1]

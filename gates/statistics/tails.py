@@ -120,7 +120,7 @@ def _walk(blocks: _Blocks, tail: _Tail, bands: tuple[Counts, Counts], rows: Coun
         slots[column, : len(band)] = band
     result = np.full((len(rows), 2), -1, dtype=np.int64)
     marks = _marks(blocks.n, tail.positions)
-    walk_bands(blocks.starts, blocks.lengths, blocks.n, marks, (upto, inside), slots, rows, needed[rows], result)
+    walk_bands((blocks.starts, blocks.lengths), blocks.n, marks, (upto, inside), slots, rows, needed[rows], result)
     return result
 
 
