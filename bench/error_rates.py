@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
@@ -26,7 +26,7 @@ from synthetic_servers import Floats, Served, Server, Traffic, bulk_only, draw_n
 
 from gates.statistics.estimate import Estimate, from_t, with_run_effect
 from gates.statistics.noise_fit import Noise, StepTimes
-from gates.statistics.noise_swap import denoised_log_percentiles, noise_swap
+from gates.statistics.noise_swap import NoiseSwap, denoised_log_percentiles, noise_swap
 from gates.statistics.pairs import bootstrap_pair
 from gates.statistics.runs import VariancePrior, fit_prior, pooled, welch
 from replay.assembly.percentile import percentile
@@ -87,6 +87,8 @@ class Bench:
     traffic: Traffic
     edges: Floats
     cell_edges: Floats
+    done: dict[tuple[bytes, bytes], Floats] = field(default_factory=dict)
+    """Replays by effects and noise: pairs of one trial share many."""
     wrong: Floats | None = None
     """[n] log error of the simulator per request."""
 
@@ -112,7 +114,12 @@ class Bench:
 
     def replay(self, runs: Mapping[str, Run], effects: Floats, noise: Noise) -> Floats:
         """Return replayed latencies: a step takes the noise of the step that served its first request in the noise's own arm."""
-        run = runs[noise.arm]
+        key = (effects.tobytes(), noise.log_factors.tobytes())
+        if key not in self.done:
+            self.done[key] = self._replay(runs[noise.arm], effects, noise)
+        return self.done[key]
+
+    def _replay(self, run: Run, effects: Floats, noise: Noise) -> Floats:
         log_factors = np.zeros(len(run.served.heads))
         log_factors[run.steps.requests] = noise.log_factors
         log_factors = log_factors[run.served.heads]
@@ -121,30 +128,27 @@ class Bench:
         return serve(self.traffic, log_factors, edges=self.edges, effects=effects).latencies
 
 
-Trial = Mapping[str, tuple[Estimate, Estimate]]
-"""By the name of the regression: the estimates at ALPHA and at ALPHA / 2 (a two-sided 95 % interval)."""
+Trial = Mapping[str, Estimate]
+"""By the name of the regression, at ALPHA; under WIDE the unchanged candidate at ALPHA / 2, whose bounds are a two-sided 95 % interval."""
+WIDE = "U 0, 95 %"
 
 
-def by_swap(bench: Bench, runs: tuple[Run, Run], latencies: tuple[Floats, Floats], name: str, seed: int) -> tuple[Estimate, Estimate]:
-    """Return both estimates of a pair with step times."""
+def by_swap(bench: Bench, runs: tuple[Run, Run], latencies: tuple[Floats, Floats], seed: int) -> NoiseSwap:
+    """Return a pair with step times."""
     replayed = partial(bench.replay, {"baseline": runs[0], "candidate": runs[1]})
     steps = (runs[0].steps, runs[1].steps)
-    swapped = noise_swap(latencies, steps, PERCENT, replayed, alpha=ALPHA, generator=stream(seed, name))
-    found = swapped.found
-    if found.degrees is None:
-        wide = replace(by_blocks(latencies, name, seed)[1], fallback=found.fallback)
-    else:
-        wide = from_t(found.method, found.estimate, found.standard_error, found.degrees, ALPHA / 2)
-    if name.startswith("assumed") and swapped.amplification is not None:
-        run_sd = RUN_EFFECT_SD * swapped.amplification
-        return with_run_effect(found, run_sd), with_run_effect(wide, run_sd)
-    return found, wide
+    return noise_swap(latencies, steps, PERCENT, replayed, alpha=ALPHA, generator=stream(seed, "resamples"))
 
 
-def by_blocks(latencies: tuple[Floats, Floats], name: str, seed: int) -> tuple[Estimate, Estimate]:
-    """Return both estimates of a pair without step times, from the same resamples."""
-    found = [bootstrap_pair(*latencies, PERCENT, alpha=alpha, generator=stream(seed, name)) for alpha in (ALPHA, ALPHA / 2)]
-    return found[0], found[1]
+def by_blocks(latencies: tuple[Floats, Floats], seed: int, *, alpha: float = ALPHA, name: str = "resamples") -> Estimate:
+    """Return a pair without step times."""
+    return bootstrap_pair(*latencies, PERCENT, alpha=alpha, generator=stream(seed, name))
+
+
+def widened(found: Estimate) -> Estimate:
+    """Return a t interval at ALPHA / 2."""
+    assert found.degrees is not None
+    return from_t(found.method, found.estimate, found.standard_error, found.degrees, ALPHA / 2)
 
 
 def pair_trial(inputs: Inputs, number: int) -> dict[str, Trial]:
@@ -153,27 +157,35 @@ def pair_trial(inputs: Inputs, number: int) -> dict[str, Trial]:
     bench = Bench.of(draw_traffic(inputs.server, REQUESTS, draw))
     noise = [draw_noise(REQUESTS, draw) for _ in range(2)]
     run_effects = RUN_EFFECT_SD * draw.standard_normal(2)
-    wrong = replace(bench, wrong=math.log1p(WRONG_BIAS) + WRONG_SD * draw.standard_normal(REQUESTS))
+    wrong = replace(bench, done={}, wrong=math.log1p(WRONG_BIAS) + WRONG_SD * draw.standard_normal(REQUESTS))
+    seed = int(draw.integers(2**31))
     baseline = bench.run(noise[0])
     candidates = {"U 0": bench.run(noise[1])} | {name: bench.run(noise[1] + slow) for name, slow in inputs.slowdowns.items()}
     pairs = {name: ((baseline, run), (baseline.served.latencies, run.served.latencies)) for name, run in candidates.items()}
     own = candidates["U 0"]
     for name, changed in (("T 10", tail_only(own.served.latencies, 1.10)), ("B 3", bulk_only(own.served.latencies, 1.03))):
         pairs[name] = ((baseline, own), (baseline.served.latencies, changed))
-    seed = int(draw.integers(2**31))
-    swaps = {name: by_swap(bench, runs, latencies, name, seed) for name, (runs, latencies) in pairs.items()}
-    plain = {name: by_blocks(latencies, name, seed) for name, (_, latencies) in pairs.items()}
-    other_seed = {"U 0": by_blocks(pairs["U 0"][1], "other seed", seed)}
-    missed = {name: by_swap(wrong, *pairs[name], name, seed) for name in ("U 0", "S 3", "S 5")}
-    varied = (bench.run(noise[0] + run_effects[0]), bench.run(noise[1] + run_effects[1]))
-    assumed = {"U 0": by_swap(bench, varied, (varied[0].served.latencies, varied[1].served.latencies), "assumed", seed)}
+    swapped = {name: by_swap(bench, runs, latencies, seed).found for name, (runs, latencies) in pairs.items()}
+    plain = {name: by_blocks(latencies, seed) for name, (_, latencies) in pairs.items()}
+    missed = {name: by_swap(wrong, *pairs[name], seed).found for name in ("U 0", "S 3", "S 5")}
+    plain_wide = by_blocks(pairs["U 0"][1], seed, alpha=ALPHA / 2)
     return {
-        "pair_steps": swaps,
-        "pair_plain": plain,
-        "pair_other_seed": other_seed,
-        "pair_wrong_simulator": missed,
-        "pair_run_effect": assumed,
+        "pair_steps": swapped | {WIDE: plain_wide if swapped["U 0"].degrees is None else widened(swapped["U 0"])},
+        "pair_plain": plain | {WIDE: plain_wide},
+        "pair_other_seed": {"U 0": by_blocks(pairs["U 0"][1], seed, name="other resamples")},
+        "pair_wrong_simulator": missed | {WIDE: plain_wide if missed["U 0"].degrees is None else widened(missed["U 0"])},
+        "pair_run_effect": run_effect_pair(bench, (noise[0] + run_effects[0], noise[1] + run_effects[1]), seed),
     }
+
+
+def run_effect_pair(bench: Bench, log_factors: tuple[Floats, Floats], seed: int) -> Trial:
+    """Return one pair with a run effect in each arm, and an assumed run effect of the true size in its interval."""
+    runs = (bench.run(log_factors[0]), bench.run(log_factors[1]))
+    swapped = by_swap(bench, runs, (runs[0].served.latencies, runs[1].served.latencies), seed)
+    if swapped.amplification is None:
+        return {"U 0": swapped.found}
+    effect_sd = RUN_EFFECT_SD * swapped.amplification
+    return {"U 0": with_run_effect(swapped.found, effect_sd), WIDE: with_run_effect(widened(swapped.found), effect_sd)}
 
 
 def arm_of_runs(bench: Bench, draw: np.random.Generator) -> tuple[Floats, Floats]:
@@ -192,7 +204,7 @@ def runs_trial(inputs: Inputs, number: int) -> dict[str, Trial]:
     baseline, candidate = arm_of_runs(bench, draw), arm_of_runs(bench, draw)
     plain = [welch(baseline[0], candidate[0], alpha=alpha) for alpha in (ALPHA, ALPHA / 2)]
     quiet = [pooled(baseline[1], candidate[1], alpha=alpha, prior=inputs.prior) for alpha in (ALPHA, ALPHA / 2)]
-    return {"runs_plain": {"U 0": (plain[0], plain[1])}, "runs_steps": {"U 0": (quiet[0], quiet[1])}}
+    return {"runs_plain": {"U 0": plain[0], WIDE: plain[1]}, "runs_steps": {"U 0": quiet[0], WIDE: quiet[1]}}
 
 
 def archive_prior(server: Server, seed: int) -> VariancePrior:
@@ -262,29 +274,29 @@ def rates_of(situation: str, server: Server, trials: list[Trial]) -> list[Rate]:
     asked = zip(RATES, (0.0, 0.03, 0.0, 0.05), ("rollback", "release", "release", "rollback"), targets, strict=True)
     rows = []
     for place, (rate, shift, wanted, target) in enumerate(asked):
-        flags = (verdict(found, math.log1p(shift)) == wanted for found, _ in at_zero)
+        flags = (verdict(found, math.log1p(shift)) == wanted for found in at_zero)
         rows.append(rate_of(flags, situation, server, "U", rate, target, at_most=place < 2))
     if "S 3" in trials[0]:
-        released = (verdict(trial["S 3"][0]) == "release" for trial in trials)
-        rolled_back = (verdict(trial["S 5"][0]) == "rollback" for trial in trials)
+        released = (verdict(trial["S 3"]) == "release" for trial in trials)
+        rolled_back = (verdict(trial["S 5"]) == "rollback" for trial in trials)
         rows.append(rate_of(released, situation, server, "S", RATES[1], targets[1]))
         rows.append(rate_of(rolled_back, situation, server, "S", RATES[3], targets[3], at_most=False))
     if "T 10" in trials[0]:
         swap = situation == "pair_steps"
-        detected = (verdict(trial["T 10"][0]) == "rollback" for trial in trials)
-        alarmed = (verdict(trial["B 3"][0]) == "rollback" for trial in trials)
+        detected = (verdict(trial["T 10"]) == "rollback" for trial in trials)
+        alarmed = (verdict(trial["B 3"]) == "rollback" for trial in trials)
         rows.append(rate_of(detected, situation, server, "T", "rollback of tail-only +10 %", 0.98 if swap else None, at_most=False))
         rows.append(rate_of(alarmed, situation, server, "B", "rollback of bulk +3 %", 0.04 if swap else None))
-    covered = (wide.lower <= 0.0 <= wide.upper for _, wide in at_zero)
+    covered = (trial[WIDE].lower <= 0.0 <= trial[WIDE].upper for trial in trials if WIDE in trial)
     rows.append(rate_of(covered, situation, server, "U", "coverage of 95 % intervals", 0.93, at_most=False))
     if situation.startswith("pair_") and situation != "pair_plain":
-        rows.append(rate_of((found.fallback is not None for found, _ in at_zero), situation, server, "U", "fallen back to the bootstrap"))
+        rows.append(rate_of((found.fallback is not None for found in at_zero), situation, server, "U", "fallen back to the bootstrap"))
     return rows
 
 
 def flips_of(server: Server, trials: list[dict[str, Trial]]) -> list[Rate]:
     """Return how often the bootstrap's verdict changes with its seed."""
-    found = [(trial["pair_plain"]["U 0"][0], trial["pair_other_seed"]["U 0"][0]) for trial in trials]
+    found = [(trial["pair_plain"]["U 0"], trial["pair_other_seed"]["U 0"]) for trial in trials]
     rows = []
     for shift, target in ((0.0, 0.01), (0.03, 0.04), (0.05, 0.01)):
         flips = (verdict(one, math.log1p(shift)) != verdict(other, math.log1p(shift)) for one, other in found)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replay.assembly.percentile import percentile
-from replay.compiled import compiled
+from replay.compiled import compiled, compiled_part
 from replay.seeds import stream
 
 Floats = NDArray[np.float64]
@@ -54,12 +54,20 @@ class Served:
     """[n] modelled time of that step."""
 
 
+@compiled_part
+def _slowed(model: float, edges: Floats, effects: Floats, noise: float) -> float:
+    cell = 0
+    while cell < len(edges) and model >= edges[cell]:
+        cell += 1
+    return model * np.exp(effects[cell] + noise)
+
+
 @compiled
-def _serve_alone(arrivals: Floats, times: Floats, latencies: Floats) -> None:
+def _serve_alone(arrivals: Floats, works: Floats, edges: Floats, effects: Floats, noise: Floats, out: Floats) -> None:
     free = 0.0
     for index in range(len(arrivals)):
-        free = max(free, arrivals[index]) + times[index]
-        latencies[index] = free - arrivals[index]
+        free = max(free, arrivals[index]) + _slowed(works[index], edges, effects, noise[index])
+        out[index] = free - arrivals[index]
 
 
 @compiled
@@ -74,10 +82,7 @@ def _serve_batches(
             largest = max(largest, works[last])
             last += 1
         model = 1.5 + 0.9 * largest + 0.12 * (last - first - 1)
-        cell = 0
-        while cell < len(edges) and model >= edges[cell]:
-            cell += 1
-        free = start + model * np.exp(effects[cell] + noise[first])
+        free = start + _slowed(model, edges, effects, noise[first])
         for index in range(first, last):
             out[index] = free - arrivals[index]
             heads[index] = first
@@ -121,8 +126,7 @@ def serve(traffic: Traffic, log_factors: Floats, *, edges: Floats | None = None,
     n = len(traffic.arrivals)
     latencies = np.empty(n)
     if traffic.server == "mg1":
-        cells = np.searchsorted(edges, traffic.works, side="right")
-        _serve_alone(traffic.arrivals, traffic.works * np.exp(log_factors + effects[cells]), latencies)
+        _serve_alone(traffic.arrivals, traffic.works, edges, effects, log_factors, latencies)
         return Served(latencies=latencies, heads=np.arange(n), modelled=traffic.works)
     heads, modelled = np.empty(n, dtype=np.int64), np.empty(n)
     _serve_batches(traffic.arrivals, traffic.works, edges, effects, log_factors, latencies, heads, modelled)

@@ -25,6 +25,10 @@ _PILOT = 200
 """Resamples that show where the others' percentiles lie."""
 
 
+_WORTH_THREADS = 1_000_000
+"""Blocks to be walked over all samples from which starting threads costs less than it saves."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
     """The finite values that some of the units have."""
@@ -42,8 +46,9 @@ def resampled_percentiles(draw: BlockDraw, samples: Sequence[Sample]) -> list[Fl
     blocks = _Blocks(n=draw.n, starts=draw.starts.astype(np.int32), lengths=draw.lengths)
     keys = [sample.positions.tobytes() for sample in samples]
     sizes = {key: blocks.sizes(sample.positions) for key, sample in dict(zip(keys, samples, strict=True)).items()}
-    workers = max(1, min(os.cpu_count() or 1, len(samples)))
-    with ThreadPoolExecutor(workers) as pool:
+    if len(samples) * blocks.starts.size < _WORTH_THREADS:
+        return [_percentiles(blocks, sample, sizes[key]) for sample, key in zip(samples, keys, strict=True)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(lambda sample, key: _percentiles(blocks, sample, sizes[key]), samples, keys))
 
 

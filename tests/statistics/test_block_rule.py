@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from arch.bootstrap import optimal_block_length
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,9 +24,8 @@ def autoregressive(n, correlation, seed=0):
 @settings(max_examples=30, deadline=None)
 @given(n=st.integers(12, 3000), correlation=st.floats(-0.9, 0.99), seed=st.integers(0, 1000))
 def test_the_automatic_length_is_that_of_arch(n, correlation, seed):
-    bootstrap = pytest.importorskip("arch.bootstrap")
     series = autoregressive(n, correlation, seed)
-    expected = float(bootstrap.optimal_block_length(series)["circular"].iloc[0])
+    expected = float(optimal_block_length(series)["circular"].iloc[0])
     assert automatic_length(series) == pytest.approx(max(1.0, expected), rel=1e-6)
 
 
