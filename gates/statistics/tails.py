@@ -23,8 +23,6 @@ _SPARE, _FEWEST = 1.25, 64
 """Units kept above what a resample needs on average: enough for nearly all resamples of traffic without bursts."""
 _PILOT = 200
 """Resamples that show where the others' percentiles lie."""
-
-
 _WORTH_THREADS = 1_000_000
 """Blocks to be walked over all samples from which starting threads costs less than it saves."""
 

@@ -143,5 +143,5 @@ def test_denoised_runs_scatter_less_than_runs_and_keep_their_run_effects():
 
 
 def test_too_few_requests_are_left_to_the_bootstrap():
-    server = Server(1500, 13)
+    server = Server(9000, 13)
     assert swapped(server, (server.noise(), server.noise()))[1].found.fallback == "too_few_requests"
