@@ -18,11 +18,7 @@ Fallback = Literal["too_few_requests", "tail_not_reproduced", "more_stalls", "re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The log of candidate / baseline and its one-sided bounds; no field is NaN or infinite.
-
-    Where higher is better, hand the arms over in turn: a claim is safe if `upper` is below the margin's log, and worse if `lower`
-    is above 0.
-    """
+    """The log of candidate / baseline and its one-sided bounds; no field is NaN or infinite. `compare.judged` reads it by direction."""
 
     method: Method
     fallback: Fallback | None = None
@@ -35,8 +31,10 @@ class Estimate:
     upper: float
     """Each at `alpha`, one-sided."""
     alpha: float
-    p_no_worse: float
+    p_no_increase: float
     """One-sided, of a log ratio of 0 or less."""
+    p_no_decrease: float
+    """One-sided, of a log ratio of 0 or more."""
     minimum_detectable_effect: float
     """Found with 80 % power at `alpha`, as a log ratio."""
     release_vetoed: bool = False
@@ -51,7 +49,7 @@ class Estimate:
 def from_t(method: Method, estimate: float, standard_error: float, degrees: float, alpha: float) -> Estimate:
     """Return the estimate with t bounds; a standard error of 0 gives bounds without width."""
     half = t_bound(alpha, degrees) * standard_error
-    certain = 0.0 if estimate > 0 else 1.0
+    p_no_increase, p_no_decrease = _t_p_values(estimate, standard_error, degrees)
     return Estimate(
         method=method,
         estimate=estimate,
@@ -60,7 +58,8 @@ def from_t(method: Method, estimate: float, standard_error: float, degrees: floa
         lower=estimate - half,
         upper=estimate + half,
         alpha=alpha,
-        p_no_worse=t_tail(estimate / standard_error, degrees) if standard_error > 0 else certain,
+        p_no_increase=p_no_increase,
+        p_no_decrease=p_no_decrease,
         minimum_detectable_effect=detectable_effect(standard_error, alpha, degrees),
     )
 
@@ -75,7 +74,7 @@ def from_replicates(method: Method, estimate: float, replicates: Floats, degrees
     share = t_tail(stretch * t_bound(alpha, degrees), 1e9)
     ordered = np.sort(replicates)
     k = max(1, math.floor(share * (len(ordered) + 1)))
-    raw = (1 + int((replicates <= 0).sum())) / (len(replicates) + 1)
+    p_values = [(1 + int(against.sum())) / (len(replicates) + 1) for against in (replicates <= 0, replicates >= 0)]
     spread = float(np.std(replicates, ddof=1)) * stretch
     return Estimate(
         method=method,
@@ -85,7 +84,8 @@ def from_replicates(method: Method, estimate: float, replicates: Floats, degrees
         lower=float(ordered[k - 1]),
         upper=float(ordered[-k]),
         alpha=alpha,
-        p_no_worse=_stretched_p(raw, stretch, degrees),
+        p_no_increase=_stretched_p(p_values[0], stretch, degrees),
+        p_no_decrease=_stretched_p(p_values[1], stretch, degrees),
         minimum_detectable_effect=detectable_effect(spread, alpha, degrees),
     )
 
@@ -101,14 +101,24 @@ def with_run_effect(found: Estimate, run_effect_sd: float) -> Estimate:
         return found
     total = math.hypot(found.standard_error, between)
     normal = t_bound(found.alpha, 1e9) * between
+    degrees = 1e9 if found.degrees is None else found.degrees
+    p_no_increase, p_no_decrease = _t_p_values(found.estimate, total, degrees)
     return replace(
         found,
         standard_error=total,
         lower=found.estimate - math.hypot(found.estimate - found.lower, normal),
         upper=found.estimate + math.hypot(found.upper - found.estimate, normal),
-        p_no_worse=max(found.p_no_worse, t_tail(found.estimate / total, 1e9 if found.degrees is None else found.degrees)),
-        minimum_detectable_effect=detectable_effect(total, found.alpha, 1e9 if found.degrees is None else found.degrees),
+        p_no_increase=max(found.p_no_increase, p_no_increase) if found.estimate > 0 else p_no_increase,
+        p_no_decrease=max(found.p_no_decrease, p_no_decrease) if found.estimate < 0 else p_no_decrease,
+        minimum_detectable_effect=detectable_effect(total, found.alpha, degrees),
     )
+
+
+def _t_p_values(estimate: float, standard_error: float, degrees: float) -> tuple[float, float]:
+    """Return the one-sided p-values of no increase and of no decrease; without any error, whether the estimate contradicts them."""
+    if standard_error > 0:
+        return t_tail(estimate / standard_error, degrees), t_tail(-estimate / standard_error, degrees)
+    return float(estimate <= 0), float(estimate >= 0)
 
 
 def _stretched_p(raw: float, stretch: float, degrees: float) -> float:

@@ -24,7 +24,7 @@ def test_t_intervals_and_p_values_are_scipys(equal_var, seed):
     found = pooled(baseline, candidate, alpha=0.05) if equal_var else welch(baseline, candidate, alpha=0.05)
     interval = test.confidence_interval(0.90)
     assert (found.lower, found.upper) == pytest.approx((interval.low, interval.high), rel=1e-9)
-    assert found.p_no_worse == pytest.approx(
+    assert found.p_no_increase == pytest.approx(
         stats.ttest_ind(candidate, baseline, equal_var=equal_var, alternative="greater").pvalue, rel=1e-8
     )
 
@@ -76,7 +76,7 @@ def test_a_run_effect_widens_one_pair_by_the_square_root_of_two():
     assert found.standard_error == pytest.approx(math.hypot(0.004, math.sqrt(2) * 0.03))
     assert found.upper - found.estimate == pytest.approx(math.hypot(plain.upper - 0.01, stats.norm.isf(0.05) * math.sqrt(2) * 0.03))
     assert found.estimate - found.lower == pytest.approx(found.upper - found.estimate)
-    assert found.p_no_worse > plain.p_no_worse
+    assert found.p_no_increase > plain.p_no_increase
     assert with_run_effect(plain, 0.0) == plain
 
 
@@ -108,4 +108,4 @@ def test_few_blocks_widen_percentile_bounds_as_they_widen_a_t_interval():
     assert found.upper == pytest.approx(0.02 * math.sqrt(25 / 24) * stats.t.isf(0.05, 24), rel=2e-3)
     assert found.lower == pytest.approx(-found.upper, rel=2e-3)
     shifted = from_replicates("block_bootstrap", 0.02, replicates - found.lower, 24, 0.05)
-    assert shifted.p_no_worse == pytest.approx(0.05, rel=0.02)
+    assert shifted.p_no_increase == pytest.approx(0.05, rel=0.02)
