@@ -28,14 +28,14 @@ from gates.statistics.estimate import Estimate, from_t, with_run_effect
 from gates.statistics.noise_fit import Noise, StepTimes
 from gates.statistics.noise_swap import NoiseSwap, denoised_log_percentiles, noise_swap
 from gates.statistics.pairs import bootstrap_pair
-from gates.statistics.runs import VariancePrior, fit_prior, pooled, welch
+from gates.statistics.runs import fit_prior, pooled, welch
 from replay.assembly.percentile import percentile
 from replay.seeds import stream
 
 REQUESTS, PERCENT, MARGIN, ALPHA = 20_000, 99.0, 0.03, 0.05
 RUNS, RUN_EFFECT_SD, ARCHIVED_SETS = 5, 0.01, 20
 FEATURE_SHARES = (0.5, 0.8, 0.95)
-"""Of steps by modelled time: where the bins of the effects end. Chosen on tuning seeds, with 4, 5 and 8 bins tried."""
+"""Of steps by modelled time: where the bins of the effects end. Chosen among 4, 5 and 8 bins on trials drawn apart from these."""
 CELL_SHARES = (0.25, 0.5, 0.65, 0.8, 0.88, 0.95, 0.98)
 WRONG_BIAS, WRONG_SD = 0.05, 0.10
 Situation = Literal["pair_steps", "pair_wrong_simulator", "pair_plain", "pair_run_effect", "runs_steps", "runs_plain"]
@@ -68,7 +68,6 @@ class Inputs:
     seed: int
     slowdowns: dict[str, float]
     """Log factor of every step, by the name of the regression."""
-    prior: VariancePrior | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -197,21 +196,21 @@ def arm_of_runs(bench: Bench, draw: np.random.Generator) -> tuple[Floats, Floats
     return np.log([percentile(run.served.latencies, PERCENT) for run in runs]), quiet
 
 
-def runs_trial(inputs: Inputs, number: int) -> dict[str, Trial]:
-    """Return both situations with several runs per arm of one draw."""
+def runs_trial(inputs: Inputs, number: int) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """Return both arms of one draw."""
     draw = stream(inputs.seed, f"error rates/runs/{inputs.server}/{number}")
     bench = Bench.of(draw_traffic(inputs.server, REQUESTS, draw))
-    baseline, candidate = arm_of_runs(bench, draw), arm_of_runs(bench, draw)
+    return arm_of_runs(bench, draw), arm_of_runs(bench, draw)
+
+
+def judged_runs(inputs: Inputs, arms: list[tuple[tuple[Floats, Floats], tuple[Floats, Floats]]], number: int) -> dict[str, Trial]:
+    """Return both situations with several runs per arm; the archive is the baselines of 20 other trials, so that no one archive counts."""
+    others = stream(inputs.seed, f"error rates/archive/{inputs.server}/{number}").permutation(np.delete(np.arange(len(arms)), number))
+    prior = fit_prior([float(np.var(arms[other][0][1], ddof=1)) for other in others[:ARCHIVED_SETS]], RUNS - 1)
+    baseline, candidate = arms[number]
     plain = [welch(baseline[0], candidate[0], alpha=alpha) for alpha in (ALPHA, ALPHA / 2)]
-    quiet = [pooled(baseline[1], candidate[1], alpha=alpha, prior=inputs.prior) for alpha in (ALPHA, ALPHA / 2)]
+    quiet = [pooled(baseline[1], candidate[1], alpha=alpha, prior=prior) for alpha in (ALPHA, ALPHA / 2)]
     return {"runs_plain": {"U 0": plain[0], WIDE: plain[1]}, "runs_steps": {"U 0": quiet[0], WIDE: quiet[1]}}
-
-
-def archive_prior(server: Server, seed: int) -> VariancePrior:
-    """Return the prior of archived sets of unchanged runs, each on traffic of its own."""
-    draw = stream(seed, f"error rates/archive/{server}")
-    sets = [arm_of_runs(Bench.of(draw_traffic(server, REQUESTS, draw)), draw)[1] for _ in range(ARCHIVED_SETS)]
-    return fit_prior([float(np.var(values, ddof=1)) for values in sets], RUNS - 1)
 
 
 def verdict(found: Estimate, shift: float = 0.0) -> str:
@@ -307,10 +306,11 @@ def flips_of(server: Server, trials: list[dict[str, Trial]]) -> list[Rate]:
 def measure(server: Server, trials: int, seed: int, workers: int) -> list[Rate]:
     """Return every rate of a server."""
     slowdowns = {name: slowdown_for(server, SHIFTS[name], PERCENT) for name in ("S 3", "S 5")}
-    inputs = Inputs(server=server, seed=seed, slowdowns=slowdowns, prior=archive_prior(server, seed))
+    inputs = Inputs(server=server, seed=seed, slowdowns=slowdowns)
     with ProcessPoolExecutor(workers) as pool:
         pairs = list(pool.map(partial(pair_trial, inputs), range(trials), chunksize=5))
-        runs = list(pool.map(partial(runs_trial, inputs), range(trials), chunksize=5))
+        arms = list(pool.map(partial(runs_trial, inputs), range(trials), chunksize=5))
+    runs = [judged_runs(inputs, arms, number) for number in range(trials)]
     rows: list[Rate] = []
     for situation in get_args(Situation):
         source = runs if situation.startswith("runs_") else pairs

@@ -11,7 +11,8 @@ from gates.statistics.influence import batch_error, batches_for, log_ratio_influ
 from gates.statistics.tails import Sample, resampled_percentiles
 from replay.assembly.percentile import percentile
 
-REPLICATES = 999
+REPLICATES = 9_999
+"""With 999, 2 to 6 % of verdicts changed with the seed on the synthetic servers of the error-rate bench, with 20,000 requests."""
 
 
 def bootstrap_pair(

@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 from gates.statistics.estimate import from_t
-from gates.statistics.runs import VariancePrior
 from replay.assembly.percentile import percentile
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
@@ -50,13 +49,21 @@ def test_release_comes_before_rollback_and_needs_the_upper_bound_inside_the_marg
 
 @pytest.mark.parametrize("server", ["mg1", "batch"])
 def test_a_seed_fixes_a_trial_and_the_wrong_simulator_falls_back(bench, server):
-    inputs = bench.Inputs(server=server, seed=3, slowdowns={"S 3": 0.009, "S 5": 0.015}, prior=VariancePrior(variance=1e-3, degrees=20))
+    inputs = bench.Inputs(server=server, seed=3, slowdowns={"S 3": 0.009, "S 5": 0.015})
     first = bench.pair_trial(inputs, 4)
     assert first == bench.pair_trial(inputs, 4)
     assert first["pair_steps"]["U 0"].method == "noise_swap"
     assert first["pair_wrong_simulator"]["U 0"].fallback == "tail_not_reproduced"
-    runs = bench.runs_trial(inputs, 4)
-    assert (runs["runs_steps"]["U 0"].method, runs["runs_plain"]["U 0"].method) == ("moderated_t", "welch_t")
+
+
+def test_an_archive_is_made_of_other_trials_than_the_one_it_judges(bench):
+    inputs = bench.Inputs(server="mg1", seed=3, slowdowns={})
+    generator = np.random.default_rng(4)
+    arms = [tuple((generator.normal(0, 0.02, 5), generator.normal(0, 0.02, 5)) for _ in range(2)) for _ in range(40)]
+    found = bench.judged_runs(inputs, arms, 7)
+    assert (found["runs_steps"]["U 0"].method, found["runs_plain"]["U 0"].method) == ("moderated_t", "welch_t")
+    arms[7] = (tuple(100 * values for values in arms[7][0]), arms[7][1])
+    assert bench.judged_runs(inputs, arms, 7)["runs_steps"]["U 0"].degrees == found["runs_steps"]["U 0"].degrees
 
 
 @pytest.mark.parametrize("server", ["mg1", "batch"])
