@@ -63,7 +63,7 @@ def test_an_archive_of_equal_variances_is_a_certain_prior():
 
 
 def test_t_intervals_of_runs_cover_the_truth_as_often_as_they_say():
-    generator, trials, missed = np.random.default_rng(3), 2000, 0
+    generator, trials, missed = np.random.default_rng(3), 800, 0
     for _ in range(trials):
         found = welch(generator.normal(0, 0.02, 5), generator.normal(0, 0.03, 5), alpha=0.025)
         missed += not found.lower <= 0 <= found.upper
