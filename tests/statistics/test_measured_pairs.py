@@ -88,7 +88,7 @@ def mean_error(method, pairs):
 
 
 def test_arms_resampled_alone_see_less_than_a_pair_and_batch_means_confirm_the_pair():
-    pairs = [busy_pair(20_000, seed) for seed in range(5)]
+    pairs = [busy_pair(20_000, seed) for seed in range(8)]
     paired = mean_error("block_bootstrap", pairs)
     assert mean_error("unpaired_bootstrap", pairs) > 1.5 * paired
     assert mean_error("batch_means", pairs) == pytest.approx(paired, rel=0.25)
@@ -123,7 +123,7 @@ def test_intervals_cover_at_least_93_percent_under_dependence(method, pair):
 
 
 def test_resampling_single_requests_would_not_cover():
-    count, trials, n = 0, 30, 4000
+    count, trials, n = 0, 50, 4000
     for seed in range(trials):
         draw = draw_blocks(n, length=1, replicates=199, generator=stream(seed, "alone"))
         samples = [Sample(values=arm, positions=np.arange(n), percents=(95.0,)) for arm in busy_pair(n, seed)]
