@@ -21,24 +21,30 @@ def bench(monkeypatch):
 
 
 @pytest.fixture
+def table(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("rate_table")
+
+
+@pytest.fixture
 def servers(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCH))
     return importlib.import_module("synthetic_servers")
 
 
 @pytest.mark.parametrize(("count", "trials"), [(0, 300), (1, 59), (15, 300), (299, 300), (300, 300)])
-def test_intervals_of_rates_are_scipys_wilson_intervals(bench, count, trials):
+def test_intervals_of_rates_are_scipys_wilson_intervals(table, count, trials):
     interval = stats.binomtest(count, trials).proportion_ci(method="wilson")
-    assert bench.wilson(count, trials) == pytest.approx((interval.low, interval.high), abs=1e-9)
+    assert table.wilson(count, trials) == pytest.approx((interval.low, interval.high), abs=1e-9)
 
 
 @pytest.mark.parametrize(
     ("count", "target", "at_most", "word"),
     [(21, 0.05, True, "met"), (40, 0.05, True, "MISS"), (90, 0.35, False, "met"), (60, 0.35, False, "MISS")],
 )
-def test_a_target_is_missed_only_where_the_interval_excludes_it(bench, count, target, at_most, word):
+def test_a_target_is_missed_only_where_the_interval_excludes_it(table, count, target, at_most, word):
     flags = [place < count for place in range(300)]
-    assert bench.rate_of(flags, "pair_plain", "mg1", "U", "a rate", target, at_most=at_most).word == word
+    assert table.rate_of(flags, "pair_plain", "mg1", "U", "a rate", target, at_most=at_most).word == word
 
 
 @pytest.mark.parametrize(("estimate", "expected"), [(0.0, "release"), (0.02, "rollback"), (0.05, "rollback"), (-0.05, "release")])
@@ -92,3 +98,12 @@ def test_injected_regressions_move_p99_as_they_say(servers):
     assert percentile(tail, 50.0) == percentile(latencies, 50.0)
     assert percentile(bulk, 99.0) == percentile(latencies, 99.0)
     assert percentile(bulk, 50.0) == pytest.approx(1.03 * percentile(latencies, 50.0))
+
+
+def test_the_table_sets_servers_beside_each_other_and_leaves_out_what_was_not_measured(table):
+    rows = [table.rate_of([True] * 3 + [False] * 97, "pair", server, "U", "a rate", 0.05) for server in ("one", "two")]
+    rows.append(table.rate_of([True], "pair", "two", "U", "another"))
+    lines = table.markdown(rows, "command", {"pair": "one pair"}, {"one": "first", "two": "second"}).splitlines()
+    assert lines[2] == "| situation | regression | rate | first | target | second | target |"
+    assert lines[4] == "| one pair | U | a rate | 3.0 (1.0-8.5) | <= 5: met | 3.0 (1.0-8.5) | <= 5: met |"
+    assert lines[5] == "| one pair | U | another |  |  | 100.0 (20.7-100.0) |  |"
