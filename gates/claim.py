@@ -95,8 +95,9 @@ class Claim:
     n_beyond: int | None
     """Samples beyond the percentile."""
     replicates: int
+    """Resamples behind the interval; 0 where it is a t interval or there is none."""
     minimum_detectable_effect: float | None
-    """Smallest true worsening found with 80 % power at the plan's alpha: 2.49 x the replicates' standard deviation."""
+    """Smallest true worsening found with 80 % power at the plan's alpha: 2.49 x the standard error where no degrees of freedom widen it."""
     disproof_criterion: str
     rollback_boundary: str
     outcome: Outcome
@@ -110,6 +111,8 @@ class Claim:
     """The same for people, with how much more data would decide it where that is known."""
     n_needed: int | None = None
     """Requests (or windows) that would decide it with 80 % power if the estimate stands."""
+    runs_needed: int | None = None
+    """The same in measured runs per arm, where it is those that count."""
 
     @property
     def key(self) -> str:

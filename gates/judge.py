@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gates.claim import Claim, Interval, Outcome
@@ -48,11 +48,16 @@ def unmeasured(cell: PlannedCell, why: str) -> tuple[Claim, ...]:
 
 
 def _compare(cell: PlannedCell, claim: PlannedClaim, measured: Measured) -> Comparison | None:
-    from gates.statistics.compare import compare
+    from gates.statistics.compare import compare, judged
 
-    if measured.replicates is None or measured.baseline is None or measured.candidate is None:
+    if measured.baseline is None or measured.candidate is None:
         return None
     definition = claim.spec.definition
+    if measured.estimate is not None:
+        margin = claim.spec.margin * (measured.baseline if definition.scale != measured.estimate.scale else 1.0)
+        return judged(measured.estimate, lower_is_better=definition.direction == "lower", margin=margin)
+    if measured.replicates is None:
+        return None
     return compare(
         measured.baseline,
         measured.candidate,
@@ -85,6 +90,7 @@ class _Decision:
     reason_code: str | None = None
     reason: str | None = None
     n_needed: int | None = None
+    runs_needed: int | None = None
 
 
 def _decide(measured: Measured, comparison: Comparison | None, adjusted_p: float | None, alpha: float) -> _Decision:
@@ -101,24 +107,26 @@ def _decide(measured: Measured, comparison: Comparison | None, adjusted_p: float
 
 
 def _undecided(measured: Measured, comparison: Comparison, adjusted_p: float | None) -> _Decision:
-    n_needed, more = _more(measured, comparison)
+    n_needed, runs_needed, more = _more(measured, comparison)
+    undecided = _Decision(outcome="undecided", n_needed=n_needed, runs_needed=runs_needed)
     interval = f"{comparison.lower:.4g} to {comparison.upper:.4g}"
     if comparison.beyond_no_change:
         sentence = f"it looks worse ({interval}), but among the blocking claims its adjusted p is {adjusted_p:.3g}{more}"
-        return _Decision(outcome="undecided", reason_code="worsening_not_significant", reason=sentence, n_needed=n_needed)
+        return replace(undecided, reason_code="worsening_not_significant", reason=sentence)
     sentence = f"the interval {interval} includes no change and reaches beyond the margin's end {comparison.limit:.4g}{more}"
-    return _Decision(outcome="undecided", reason_code="margin_not_shown", reason=sentence, n_needed=n_needed)
+    return replace(undecided, reason_code="margin_not_shown", reason=sentence)
 
 
-def _more(measured: Measured, comparison: Comparison) -> tuple[int | None, str]:
-    """Return how many requests or windows would decide a claim, and the same in words; of measured runs it is the runs that count."""
+def _more(measured: Measured, comparison: Comparison) -> tuple[int | None, int | None, str]:
+    """Return how many requests (or windows), or runs per arm where runs were measured, would decide a claim, and the same in words."""
     if measured.runs_count is None:
         n_needed = _needed(measured.n, comparison)
-        return n_needed, "" if n_needed is None else f"; about {n_needed} instead of {measured.n} would decide it if the estimate stands"
+        more = "" if n_needed is None else f"; about {n_needed} instead of {measured.n} would decide it if the estimate stands"
+        return n_needed, None, more
     runs_needed = _needed(measured.runs_count, comparison)
     if runs_needed is None:
-        return None, ""
-    return None, f"; about {runs_needed} runs per arm instead of {measured.runs_count} would decide it if the estimate stands"
+        return None, None, ""
+    return None, runs_needed, f"; about {runs_needed} runs per arm instead of {measured.runs_count} would decide it if the estimate stands"
 
 
 def _needed(count: int, comparison: Comparison) -> int | None:
@@ -157,7 +165,7 @@ def _claim(cell: PlannedCell, planned: PlannedClaim, measured: Measured, compari
         method=measured.method,
         n=measured.n,
         n_beyond=measured.n_beyond,
-        replicates=0 if comparison is None else cell.policy.replicates,
+        replicates=cell.policy.replicates if comparison is not None and measured.is_resampled else 0,
         minimum_detectable_effect=None if comparison is None else comparison.minimum_detectable_effect,
         disproof_criterion=planned.disproof_criterion,
         rollback_boundary=planned.rollback_boundary,
@@ -168,6 +176,7 @@ def _claim(cell: PlannedCell, planned: PlannedClaim, measured: Measured, compari
         reason_code=decision.reason_code,
         reason=decision.reason,
         n_needed=decision.n_needed,
+        runs_needed=decision.runs_needed,
     )
 
 

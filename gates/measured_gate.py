@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gates.attribution.cause import CellCause, invalid_cause
@@ -102,7 +102,8 @@ def without_pair(request: MeasuredRequest, side: str, other: InputRecord | None,
 def plan_measured(request: MeasuredRequest, loads: dict[Load, Runs]) -> Plan:
     """Return the plan of a gate on measured runs: it depends on the baseline, the policy and the seed."""
     specs = [_cell_spec(request, load, runs, several=len(loads) > 1) for load, runs in loads.items()]
-    return make_plan(request.policy, specs, request.seed, as_of=request.as_of, rules={**RULES, **MEASURED_RULES})
+    plan = make_plan(request.policy, specs, request.seed, as_of=request.as_of, rules={**RULES, **MEASURED_RULES})
+    return replace(plan, archive_digest=request.archive.digest if request.archive is not None else None)
 
 
 def _by_load(arm: MeasuredArm) -> dict[Load, Runs]:
@@ -169,7 +170,11 @@ def _judge_cell(
             mappings=(request.baseline.mapping is not None, arm.mapping is not None),
         )
         findings += run_measured_checks(evidence)
-        claims = judge_measured(planned, measure_measured(planned, baseline, candidate, pairing))
+        archive = request.archive.under(baseline[0].load) if request.archive is not None else []
+        if request.archive is not None and not any(len(runs) > 1 for runs in archive):
+            sentence = f"{request.archive.label} holds no two runs of one set under this load, so it cannot say how much runs differ"
+            findings.append(about_runs("archive_too_small", sentence, "informs"))
+        claims = judge_measured(planned, measure_measured(planned, baseline, candidate, pairing, archive))
     verdict = cell_verdict(planned.spec, claims, findings, cause=_cause(request, arm, claims, findings))
     return MeasuredCell(spec=planned.spec, baseline=baseline, candidate=candidate, verdict=verdict)
 
@@ -215,22 +220,20 @@ def _inputs(request: MeasuredRequest, candidate: MeasuredArm) -> Iterator[InputR
 
 
 def _arm_records(side: str, arm: MeasuredArm) -> Iterator[InputRecord]:
-    for name, run in arm.runs:
-        facts, n = run.facts, run.requests.num_rows
-        yield InputRecord(
-            role=f"{side}_run",
-            name=name,
-            digest=facts.digest,
-            rows=n,
-            dropped=n - run.count(COMPLETED),
-            unit=facts.units,
-            provenance=facts.to_document(),
-        )
+    yield from (_run_record(f"{side}_run", name, run) for name, run in arm.runs)
     if arm.mapping is not None:
         yield InputRecord(role=f"{side}_mapping", name=arm.mapping_name or arm.label, digest=arm.mapping.digest)
 
 
+def _run_record(role: str, name: str, run: MeasuredRun) -> InputRecord:
+    facts, n = run.facts, run.requests.num_rows
+    dropped = n - run.count(COMPLETED)
+    return InputRecord(role=role, name=name, digest=facts.digest, rows=n, dropped=dropped, unit=facts.units, provenance=facts.to_document())
+
+
 def _rule_records(request: MeasuredRequest) -> Iterator[InputRecord]:
+    for name, run in (pair for one in (request.archive.sets if request.archive is not None else ()) for pair in one):
+        yield _run_record("archive_run", name, run)
     yield InputRecord(role="policy", name=request.policy_name, digest=request.policy.digest)
     if request.owners_name is not None and request.owners_digest is not None:
         yield InputRecord(role="owners", name=request.owners_name, digest=request.owners_digest)

@@ -104,6 +104,8 @@ class Plan:
     as_of: str | None = None
     """The moment ages are counted from, where one was given."""
     rules: Mapping[str, str] = field(default_factory=lambda: RULES)
+    archive_digest: str | None = None
+    """Of the archived runs that say how much measured runs differ."""
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form that is digested."""
@@ -124,6 +126,7 @@ class Plan:
             "strata": sorted({claim.spec.stratum for cell in self.cells for claim in cell.claims}),
             "slo": None if policy.slo is None else {name: getattr(policy.slo, name) for name in policy.slo.__slots__},
             "run_effect_sd": policy.run_effect_sd,
+            "archive_digest": self.archive_digest,
             "rules": dict(self.rules),
             "cells": [
                 {

@@ -29,6 +29,8 @@ class Project:
     """The candidate where the command line names none."""
     policy: str | None = None
     owners: str | None = None
+    archive: str | None = None
+    """Folder of earlier measured runs of one configuration."""
     out: str = DEFAULT_OUT
     seed: int = DEFAULT_SEED
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gates.finding import Finding
 from gates.owners import Owners
 from gates.policy import PolicySpec
-from replay.provenance import TraceKind
+from replay.provenance import TraceKind, digest_document
 from replay.specs.hardware import HardwareSpec
 from replay.specs.mapping import MappingSpec
 from replay.specs.model import ModelSpec
@@ -90,6 +90,25 @@ class MeasuredArm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunArchive:
+    """Earlier runs of one configuration: what they say about how much runs differ."""
+
+    label: str
+    sets: tuple[tuple[tuple[str, MeasuredRun], ...], ...]
+    """Runs with how artifacts name their file; those of one set are repeats under one load, and sets may differ in anything else."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of which runs are in which set."""
+        return digest_document([[run.facts.digest for _, run in one] for one in self.sets])
+
+    def under(self, load: tuple[float | None, int | None, str | None]) -> list[list[MeasuredRun]]:
+        """Return the sets' runs under one load, without sets that have none."""
+        found = ([run for _, run in one if run.load == load] for one in self.sets)
+        return [runs for runs in found if runs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRequest:
     """Everything a gate of measured runs decides on. The candidate is read only when the plan is made."""
 
@@ -109,4 +128,5 @@ class MeasuredRequest:
     trace_name: str | None = None
     hardware: str | None = None
     """Name on the command line; else what the baseline's file says."""
+    archive: RunArchive | None = None
     model: str | None = None

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 @cache_option
 @click.option("--policy", metavar="FILE", help="Claims and margins (default: the project's, else the shipped policy).")
 @click.option("--owners", metavar="FILE", help="Owners of knobs, layer types and stages (default: the project's, else CODEOWNERS).")
+@click.option("--archive", metavar="DIR", help="Earlier measured runs of one configuration: how much runs differ (default: the project's).")
 @click.option(
     "--as-of",
     metavar="TIME",

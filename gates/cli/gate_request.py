@@ -36,6 +36,7 @@ class GateOptions:
     measurements: tuple[Path, ...]
     policy: str | None
     owners: str | None
+    archive: str | None
     as_of: str | None
     seed: int | None
     jobs: int

@@ -12,7 +12,7 @@ import click
 
 from gates.cli.arms import read_arm, relative_name, tables_beside
 from gates.cli.commits import GIT_PREFIX
-from gates.cli.inputs import chosen_seed, load_traces, project_folder
+from gates.cli.inputs import chosen, chosen_seed, load_traces, project_folder
 from gates.cli.rules import SHIPPED_POLICY, read_rules
 from replay import documents
 from replay.errors import EvidenceError, SpecError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gates.cli.gate_request import GateOptions
     from gates.measured_gate import MeasuredResult
     from gates.project import Project
-    from gates.request import MeasuredArm, MeasuredRequest
+    from gates.request import MeasuredArm, MeasuredRequest, RunArchive
     from gates.statement import InputRecord
 
 MEASURED_POLICY = "default policy for measured runs"
@@ -99,6 +99,7 @@ def measured_request(
     is_default = rules.policy_name == SHIPPED_POLICY
     policy = default_measured_policy() if is_default else rules.policy
     traces = load_traces(options.traces, None) if options.traces else []
+    archive = chosen(options.archive, project.archive if project else None, project)
     return MeasuredRequest(
         baseline=read_measured_arm(baseline, folder),
         read_candidate=partial(read_measured_arm, candidate, folder),
@@ -114,6 +115,7 @@ def measured_request(
         trace_name=relative_name(traces[0][1], folder) if traces else None,
         hardware=options.hardware[0] if options.hardware else None,
         model=options.model,
+        archive=None if archive is None else read_archive(archive, folder),
     )
 
 
@@ -139,6 +141,51 @@ def read_measured_arm(sources: tuple[str, ...], folder: Path) -> MeasuredArm:
     return MeasuredArm(
         label=", ".join(relative_name(Path(one), folder) for one in sources), runs=tuple(runs), mapping=mapping, mapping_name=name
     )
+
+
+def read_archive(path: Path, folder: Path) -> RunArchive:
+    """Return the archived runs of a folder: one set for each of its sub-folders that holds several, else all of them as one set.
+
+    A run is a result file, or a folder with one.
+
+    Raises:
+        InputError: it is no folder, holds no result, or one cannot be read or is there twice.
+    """
+    from gates.request import RunArchive
+    from replay.ingress.measured.reader import read_measured
+
+    if not path.is_dir():
+        raise SpecError("--archive", f"{path} is no folder", "a folder of measured runs", "name the folder")
+    entries = _entries(path)
+    alone = [one for one in entries if one.is_file() or (is_measured(str(one)) and not _is_set(one))]
+    groups = [alone, *([inner for inner in _entries(one) if is_measured(str(inner))] for one in entries if one not in alone)]
+    found = [[(relative_name(source, folder), read_measured(source)) for source in group] for group in groups]
+    digests = [runs[0].facts.digest for group in found for _, runs in group if runs]
+    if not digests:
+        raise SpecError("--archive", f"{path} holds no result", "measured runs of one configuration", "name a folder with some")
+    if len(set(digests)) < len(digests):  # a copy would look like a run that differs from none
+        raise SpecError("--archive", f"{path} holds one result twice", "a run of its own for each", "remove the copies")
+    sets = (tuple((name, run) for name, runs in group for run in runs if not run.is_summary) for group in found)
+    return RunArchive(label=relative_name(path, folder), sets=tuple(one for one in sets if one))
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return the folders and the result files in a folder, sorted."""
+    return sorted([*(one for one in folder.iterdir() if one.is_dir()), *_results(folder)])
+
+
+def _results(folder: Path) -> list[Path]:
+    """Return the result files that lie directly in a folder."""
+    from replay.ingress.measured.reader import MAPPING_FILE, STEPS_FILE, is_result
+
+    return [one for one in folder.iterdir() if one.is_file() and one.name not in (STEPS_FILE, MAPPING_FILE) and is_result(one)]
+
+
+def _is_set(folder: Path) -> bool:
+    """Return whether a folder holds the requests of several runs, and not one run with the summary beside it."""
+    from replay.ingress.measured.reader import read_measured
+
+    return sum(not all(run.is_summary for run in read_measured(one)) for one in _results(folder)) > 1
 
 
 def _mapping(source: Path, folder: Path) -> tuple[str, MappingSpec] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,9 @@ from gates.plan import METHOD, PlannedCell
 from gates.statistics.blocks import BlockDraw, Floats, block_length, draw_blocks
 from replay.errors import InvariantError
 from replay.seeds import stream
+
+if TYPE_CHECKING:
+    from gates.statistics.estimate import Estimate
 
 ProblemCode = Literal[
     "unpaired_arms",
@@ -41,9 +44,16 @@ class Measured:
     warnings: tuple[str, ...] = ()
     problem: Problem | None = None
     n_needed: int | None = None
+    estimate: Estimate | None = None
+    """What takes the place of replicates where runs were measured."""
     method: str = METHOD
     runs_count: int | None = None
     """Measured runs per arm; None where a claim is about a replay, which has no run effect."""
+
+    @property
+    def is_resampled(self) -> bool:
+        """Whether resamples are behind its interval, if it has one."""
+        return self.estimate is None or self.estimate.degrees is None
 
 
 def draw_units(cell: PlannedCell, n: int, name: str) -> BlockDraw:

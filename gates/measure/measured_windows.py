@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gates.measure.measured import Measured, divide, draw_units, usable
 from gates.statistics.blocks import Floats, block_sums
+from gates.statistics.estimate import from_arms
 from replay.ingress.measured.measured_run import COMPLETED
 
 if TYPE_CHECKING:
     from gates.plan import PlannedCell
+    from gates.statistics.estimate import Method
     from replay.ingress.measured.measured_run import MeasuredRun
 
 WINDOWS_COUNT = 50
@@ -35,10 +38,11 @@ def throughput_figures(cell: PlannedCell, baseline: MeasuredRun, candidate: Meas
     figures = [float(arm[0].sum()) / float(arm[1].sum()) for arm in arms if arm is not None]
     pair = (replicates[0], replicates[1])
     measured = Measured(n=WINDOWS_COUNT, baseline=figures[0], candidate=figures[1], warnings=() if busy else (WALL_CLOCK,))
-    if usable(pair):
-        return Measured(n=measured.n, baseline=figures[0], candidate=figures[1], warnings=measured.warnings, replicates=pair)
-    sentence = "so few windows are busy that some resamples hold none of them"
-    return Measured(n=measured.n, baseline=figures[0], candidate=figures[1], problem=("undefined_resamples", sentence))
+    if not usable(pair):
+        return replace(measured, problem=("undefined_resamples", "so few windows are busy that some resamples hold none of them"))
+    method: Method = "block_bootstrap" if is_paired else "unpaired_bootstrap"
+    degrees = float(len(draw.lengths) - 1)
+    return replace(measured, estimate=from_arms(method, (figures[0], figures[1]), pair, degrees, cell.policy.alpha, by_ratio=True))
 
 
 def rate_of_run(run: MeasuredRun) -> float | None:

@@ -34,7 +34,7 @@ def measure_requests(
     if baseline.num_rows == 0:
         yield from ((index, Measured(problem=("metric_absent", "the trace has no requests"))) for index, _ in wanted)
         return
-    pairs = {_key(spec): _pair(spec, cell.policy.slo, baseline, candidate) for _, spec in wanted}
+    pairs = {_key(spec): pair_values(spec, cell.policy.slo, baseline, candidate) for _, spec in wanted}
     draw = draw_units(cell, baseline.num_rows, "bootstrap")
     tails = _tails(draw, [spec for _, spec in wanted], pairs)
     for index, spec in wanted:
@@ -48,7 +48,7 @@ def measure_requests(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Pair:
+class PairValues:
     """One metric of both arms over the requests of one stratum."""
 
     baseline: Floats
@@ -69,12 +69,18 @@ class _Pair:
         """Baseline and candidate."""
         return self.baseline, self.candidate
 
+    @property
+    def samples(self) -> tuple[Floats, Floats]:
+        """Values of the members [members] in both arms."""
+        return self.baseline[self.members], self.candidate[self.members]
+
 
 def _key(spec: ClaimSpec) -> Key:
     return spec.definition.column, spec.stratum
 
 
-def _pair(spec: ClaimSpec, slo: SloLimits | None, baseline: pa.Table, candidate: pa.Table) -> _Pair:
+def pair_values(spec: ClaimSpec, slo: SloLimits | None, baseline: pa.Table, candidate: pa.Table) -> PairValues:
+    """Return the values of a claim's metric in two tables of the same requests, or why there are none."""
     column = spec.definition.column
     values, present = zip(*(read_metric(table, column, slo) for table in (baseline, candidate)), strict=True)
     completed = [_completed(table) for table in (baseline, candidate)]
@@ -91,7 +97,7 @@ def _pair(spec: ClaimSpec, slo: SloLimits | None, baseline: pa.Table, candidate:
         problem = ("stratum_absent", "the trace has no such request")
     elif not members.any():
         problem = ("metric_absent", f"{_lacking(present, stratum)} {column} for any such request")
-    return _Pair(baseline=values[0], candidate=values[1], members=members, warnings=warnings, problem=problem)
+    return PairValues(baseline=values[0], candidate=values[1], members=members, warnings=warnings, problem=problem)
 
 
 def _lacking(present: Sequence[Mask], stratum: Mask) -> str:
@@ -131,7 +137,7 @@ def members_of(stratum: str, table: pa.Table) -> Mask:
     return inside if one_bin.tokens_to is None else inside & (prompts_tokens < one_bin.tokens_to)
 
 
-def _tails(draw: BlockDraw, specs: Sequence[ClaimSpec], pairs: dict[Key, _Pair]) -> dict[tuple[Key, float], tuple[Floats, Floats]]:
+def _tails(draw: BlockDraw, specs: Sequence[ClaimSpec], pairs: dict[Key, PairValues]) -> dict[tuple[Key, float], tuple[Floats, Floats]]:
     """Return both arms' replicates by column, stratum and percentile, from one pass over the resamples."""
     asked: dict[Key, list[float]] = {}
     for spec in specs:
@@ -151,13 +157,11 @@ def _tails(draw: BlockDraw, specs: Sequence[ClaimSpec], pairs: dict[Key, _Pair])
     return found
 
 
-def _percentile(cell: PlannedCell, percent: float, pair: _Pair, replicates: tuple[Floats, Floats]) -> Measured:
-    return percentile_figures(cell, percent, (pair.baseline[pair.members], pair.candidate[pair.members]), replicates, pair.warnings)
+def _percentile(cell: PlannedCell, percent: float, pair: PairValues, replicates: tuple[Floats, Floats]) -> Measured:
+    return _with_replicates(percentile_figures(cell, percent, pair.samples, pair.warnings), replicates)
 
 
-def percentile_figures(
-    cell: PlannedCell, percent: float, samples: tuple[Floats, Floats], replicates: tuple[Floats, Floats], warnings: tuple[str, ...]
-) -> Measured:
+def percentile_figures(cell: PlannedCell, percent: float, samples: tuple[Floats, Floats], warnings: tuple[str, ...]) -> Measured:
     """Return the figures of a percentile of both arms' values, with what speaks against deciding on so few; samples are not empty."""
     minimum, steady = cell.policy.minimum_beyond, cell.policy.warning_beyond
     n = min(len(sample) for sample in samples)
@@ -171,22 +175,20 @@ def percentile_figures(
     elif beyond < steady:
         warning = f"only {beyond} samples lie beyond p{percent:g}; from {steady} on the figure is steady"
         measured = replace(measured, warnings=(*measured.warnings, warning))
-    return _with_replicates(measured, replicates)
+    return measured
 
 
-def _mean(cell: PlannedCell, spec: ClaimSpec, draw: BlockDraw, pair: _Pair) -> Measured:
-    replicates = (resampled_means(draw, pair.baseline, pair.members), resampled_means(draw, pair.candidate, pair.members))
-    return mean_figures(cell, spec, (pair.baseline[pair.members], pair.candidate[pair.members]), replicates, pair.warnings)
+def _mean(cell: PlannedCell, spec: ClaimSpec, draw: BlockDraw, pair: PairValues) -> Measured:
+    replicates = (_resampled_means(draw, pair.baseline, pair.members), _resampled_means(draw, pair.candidate, pair.members))
+    return _with_replicates(mean_figures(cell, spec, pair.samples, pair.warnings), replicates)
 
 
-def resampled_means(draw: BlockDraw, values: Floats, members: Mask) -> Floats:
+def _resampled_means(draw: BlockDraw, values: Floats, members: Mask) -> Floats:
     """Return [replicates] the mean of the members of each resample, NaN where it holds none."""
     return divide(block_sums(draw, np.where(members, values, 0.0)), block_counts(draw, members).astype(np.float64))
 
 
-def mean_figures(
-    cell: PlannedCell, spec: ClaimSpec, samples: tuple[Floats, Floats], replicates: tuple[Floats, Floats], warnings: tuple[str, ...]
-) -> Measured:
+def mean_figures(cell: PlannedCell, spec: ClaimSpec, samples: tuple[Floats, Floats], warnings: tuple[str, ...]) -> Measured:
     """Return the figures of a mean of both arms' values, with what speaks against deciding on so few; samples are not empty."""
     n = min(len(sample) for sample in samples)
     measured = Measured(n=n, baseline=float(samples[0].mean()), candidate=float(samples[1].mean()), warnings=warnings)
@@ -194,7 +196,7 @@ def mean_figures(
     if n < n_needed:
         sentence = f"{n} requests cannot show a margin of {spec.margin:g}: {n_needed} are needed"
         measured = replace(measured, problem=("too_few_samples", sentence), n_needed=n_needed)
-    return _with_replicates(measured, replicates)
+    return measured
 
 
 def _with_replicates(measured: Measured, replicates: tuple[Floats, Floats]) -> Measured:

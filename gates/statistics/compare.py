@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 
 from gates.statistics.blocks import Floats
-from gates.statistics.estimate import Estimate
+from gates.statistics.estimate import SMALLEST, Estimate
 from gates.statistics.power import detectable_effect
 
-_SMALLEST = 1e-150  # a baseline below counts as 0: dividing by it could overflow
+_FARTHEST_LOG = 100.0  # of two runs per arm the bounds can lie hundreds of deviations away: far enough to decide nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def compare(
     worse candidate is never judged on another scale. Bounds are the k-th smallest and k-th largest replicate with
     k = floor(alpha (replicates + 1)) (Davison & Hinkley 1997, section 5.3).
     """
-    ratio = by_ratio and baseline > _SMALLEST and bool((baseline_replicates > _SMALLEST).all())
+    ratio = by_ratio and baseline > SMALLEST and bool((baseline_replicates > SMALLEST).all())
     if ratio:
         effects, estimate, no_change = candidate_replicates / baseline_replicates, candidate / baseline, 1.0
     else:
@@ -86,24 +86,28 @@ def compare(
 
 
 def judged(found: Estimate, *, lower_is_better: bool, margin: float) -> Comparison:
-    """Return the comparison that an estimate of measured runs gives, by ratio; a veto leaves it outside the margin.
+    """Return the comparison that an estimate of measured runs gives; a veto leaves it outside the margin.
 
-    `margin` is a fraction. An improvement is not claimed under a veto either.
+    `margin` is a fraction for ratios, absolute for differences. An improvement is not claimed under a veto either.
     """
-    lower, upper = math.exp(found.lower), math.exp(found.upper)
-    limit = 1.0 + margin if lower_is_better else 1.0 - margin
+    figures = [found.estimate, found.lower, found.upper]
+    if found.scale == "ratio":
+        figures = [math.exp(min(log, _FARTHEST_LOG)) for log in figures]
+    estimate, lower, upper = figures
+    no_change = 1.0 if found.scale == "ratio" else 0.0
+    limit = no_change + margin if lower_is_better else no_change - margin
     safe = not found.release_vetoed
     return Comparison(
-        scale="ratio",
-        estimate=found.ratio,
+        scale=found.scale,
+        estimate=estimate,
         lower=lower,
         upper=upper,
-        no_change=1.0,
+        no_change=no_change,
         limit=limit,
         margin=margin,
         inside_margin=safe and (upper <= limit if lower_is_better else lower >= limit),
-        beyond_no_change=lower > 1.0 if lower_is_better else upper < 1.0,
-        improved=safe and (upper < 1.0 if lower_is_better else lower > 1.0),
+        beyond_no_change=lower > no_change if lower_is_better else upper < no_change,
+        improved=safe and (upper < no_change if lower_is_better else lower > no_change),
         p_no_worse=found.p_no_increase if lower_is_better else found.p_no_decrease,
         minimum_detectable_effect=found.minimum_detectable_effect,
     )

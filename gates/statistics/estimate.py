@@ -1,4 +1,4 @@
-"""Estimate: what every method for measured runs returns, the log ratio of a candidate's percentile to a baseline's."""
+"""Estimate: what every method for measured runs returns, the log ratio of a candidate's figure to a baseline's, or their difference."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from gates.statistics.power import detectable_effect
 from gates.statistics.student import t_bound, t_tail
 
 Method = Literal["block_bootstrap", "unpaired_bootstrap", "batch_means", "noise_swap", "welch_t", "denoised_t", "moderated_t"]
+Scale = Literal["ratio", "difference"]
 Fallback = Literal["too_few_requests", "tail_not_reproduced", "more_stalls", "residuals_differ"]
+
+SMALLEST = 1e-150
+"""A baseline below counts as 0: dividing by it could overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The log of candidate / baseline and its one-sided bounds; no field is NaN or infinite. `compare.judged` reads it by direction."""
+    """The log of candidate / baseline, or candidate - baseline, and its one-sided bounds; no field is NaN or infinite.
+
+    `compare.judged` reads it by direction.
+    """
 
     method: Method
     fallback: Fallback | None = None
@@ -32,17 +39,19 @@ class Estimate:
     """Each at `alpha`, one-sided."""
     alpha: float
     p_no_increase: float
-    """One-sided, of a log ratio of 0 or less."""
+    """One-sided, of 0 or less."""
     p_no_decrease: float
-    """One-sided, of a log ratio of 0 or more."""
+    """One-sided, of 0 or more."""
     minimum_detectable_effect: float
-    """Found with 80 % power at `alpha`, as a log ratio."""
+    """Found with 80 % power at `alpha`."""
+    scale: Scale = "ratio"
+    """Of what the figures are: a log ratio, or a difference."""
     release_vetoed: bool = False
     """The candidate has more stalls than chance explains: its interval must not show it safe."""
 
     @property
     def ratio(self) -> float:
-        """Candidate over baseline."""
+        """Candidate over baseline, where the scale is one of ratios."""
         return math.exp(self.estimate)
 
 
@@ -90,11 +99,27 @@ def from_replicates(method: Method, estimate: float, replicates: Floats, degrees
     )
 
 
+def from_arms(
+    method: Method, figures: tuple[float, float], replicates: tuple[Floats, Floats], degrees: float, alpha: float, *, by_ratio: bool
+) -> Estimate:
+    """Return the estimate of (baseline, candidate) figures >= 0 and their replicates [replicates], by ratio or by difference.
+
+    By difference also where the baseline is 0 or reaches it in a replicate: the choice looks at the baseline alone, so that a worse
+    candidate is never judged on another scale.
+    """
+    if by_ratio and figures[0] > SMALLEST and bool((replicates[0] > SMALLEST).all()):
+        logs = [np.log(np.maximum(arm, SMALLEST)) for arm in replicates]
+        return from_replicates(method, math.log(max(figures[1], SMALLEST) / figures[0]), logs[1] - logs[0], degrees, alpha)
+    found = from_replicates(method, figures[1] - figures[0], replicates[1] - replicates[0], degrees, alpha)
+    return replace(found, scale="difference")
+
+
 def with_run_effect(found: Estimate, run_effect_sd: float) -> Estimate:
     """Return a single pair's estimate widened by a run effect that one pair cannot show.
 
-    `run_effect_sd` is the standard deviation between runs of the log percentile: the amplification by the queue times that of
-    the step time. Each arm carries one such effect; its half-width and each bound's distance add up in squares (Zou & Donner 2008).
+    `run_effect_sd` is the standard deviation between runs of the log percentile (the amplification by the queue times that of
+    the step time), or of the figure itself where the estimate is a difference. Each arm carries one such effect; its half-width and
+    each bound's distance add up in squares (Zou & Donner 2008).
     """
     between = math.sqrt(2.0) * run_effect_sd
     if between == 0.0:

@@ -26,16 +26,19 @@ class VariancePrior:
     """d0"""
 
 
-def fit_prior(variances: Sequence[float], degrees: float) -> VariancePrior:
-    """Return the prior of archived variances above 0, each with `degrees` of freedom, by moments of their logs (Smyth 2004, 6.2).
+def fit_prior(variances: Sequence[float], degrees: float | Sequence[float]) -> VariancePrior:
+    """Return the prior of archived variances above 0 with `degrees` of freedom (one, or one each), by moments of their logs.
+
+    Smyth 2004, 6.2.
 
     Raises:
         ValueError: fewer than two variances, or one that is not above 0.
     """
     if len(variances) < 2 or min(variances) <= 0:
         raise ValueError(f"{len(variances)} archived variances; want two or more, all above 0")
-    logs = np.log(np.asarray(variances)) - digamma(degrees / 2) + math.log(degrees / 2)
-    excess = float(np.var(logs, ddof=1)) - trigamma(degrees / 2)
+    halves = [float(one) / 2 for one in np.broadcast_to(degrees, len(variances))]
+    logs = np.log(np.asarray(variances)) - [digamma(half) - math.log(half) for half in halves]
+    excess = float(np.var(logs, ddof=1)) - float(np.mean([trigamma(half) for half in halves]))
     if excess <= 0:
         return VariancePrior(variance=math.exp(float(logs.mean())), degrees=_CERTAIN_DEGREES)
     prior = 2.0 * inverse_trigamma(excess)

@@ -13,7 +13,7 @@ from replay.errors import SpecError
 
 LOOSE = 'allow_synthetic = true\n[blocking]\nttft_s = { p95 = "900 %" }\n'
 OPTIONS = {
-    "traces": (), "model": None, "hardware": (), "policy": None, "owners": None, "as_of": None,
+    "traces": (), "model": None, "hardware": (), "policy": None, "owners": None, "archive": None, "as_of": None,
     "seed": None, "jobs": 1, "measurements": (),
 }  # fmt: skip
 

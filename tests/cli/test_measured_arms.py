@@ -52,7 +52,7 @@ def test_a_decode_slowdown_of_20_percent_shows_in_medians_and_p95_and_p99_of_100
     assert 1.15 < claims["tpot_s.p50"]["ratio"] < 1.25
     assert claims["tpot_s.p95"]["ratio"] > 1.15
     assert {claims[f"{name}.p99"]["reason_code"] for name in ("ttft_s", "tpot_s", "itl_s")} == {"too_few_samples"}
-    assert {claim["method"] for claim in predicate["claims"]} == {"paired_circular_block_bootstrap"}
+    assert {claim["method"] for claim in predicate["claims"]} == {"block_bootstrap"}
     assert gate(empty, arms[:1], arms[:1], "--policy", "policy.toml", code=20)["basis"] == "inconclusive"
 
 
@@ -96,7 +96,7 @@ def test_logs_of_two_models_are_not_compared_and_those_of_one_pair_by_id(shared,
     assert {"settings_differ", "hardware_unstated"} <= {reason["code"] for reason in predicate["reasons"]}
     assert predicate["per_trace"][0]["hardware"] == "NVIDIA GeForce RTX 4090"
     assert {claim["outcome"] for claim in predicate["claims"] if claim["percentile"] == 95 and claim["blocking"]} == {"holds"}
-    assert {claim["method"] for claim in predicate["claims"]} == {"paired_circular_block_bootstrap"}
+    assert {claim["method"] for claim in predicate["claims"]} == {"block_bootstrap"}
 
 
 def test_a_pair_gets_a_verdict_with_its_evidence_and_the_same_inputs_give_the_same_bytes(empty, pair):
@@ -165,7 +165,7 @@ def test_repeated_runs_are_given_by_repeating_the_option(empty):
     values = lognormal_s(2000)
     names = [table(empty, f"{arm}{run}.parquet", (values * (1 + 0.002 * run)).tolist()) for arm in "ab" for run in range(3)]
     predicate = gate(empty, names[:3], names[3:], code=0)
-    assert {claim["method"] for claim in predicate["claims"]} == {"welch_t_over_runs"}
+    assert {claim["method"] for claim in predicate["claims"]} == {"welch_t"}
     assert [row["role"] for row in predicate["inputs"]].count("baseline_run") == 3
     shutil.copy(empty.folder / names[0], empty.folder / "copy")
     for arms, said in (((names[:2], names[3:4]), "2 runs of the baseline and 1"), (([names[0], "copy"], names[3:5]), "given twice")):

@@ -1,0 +1,130 @@
+"""Figures of one measured run per arm: the estimate of the pair, its cross-check, and the run effect that it cannot show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from gates.claim import ClaimSpec
+from gates.measure.between_runs import ArchivedSpread, ArchiveSets, archived_spread, figures_of_runs, with_single_run
+from gates.measure.figures import THROUGHPUT, busy_period_requests, figure_of, slope_of, values_of
+from gates.measure.measured import Measured
+from gates.measure.measured_windows import throughput_figures
+from gates.measure.pairing import Pairing, aligned, in_arrival_order
+from gates.measure.requests import mean_figures, pair_values, percentile_figures
+from gates.statistics.compare import judged
+from gates.statistics.estimate import with_run_effect
+from gates.statistics.pairs import batch_means_pair, bootstrap_pair, bootstrap_unpaired, is_tail_known
+from replay.seeds import stream
+
+if TYPE_CHECKING:
+    from gates.plan import PlannedCell
+    from gates.statistics.blocks import Floats
+    from gates.statistics.estimate import Estimate
+    from replay.ingress.measured.measured_run import MeasuredRun
+
+Wanted = Sequence[tuple[int, ClaimSpec]]
+Samples = tuple["Floats", "Floats"]
+
+
+def measure_pair(
+    cell: PlannedCell, wanted: Wanted, runs: tuple[MeasuredRun, MeasuredRun], pairing: Pairing, archive: ArchiveSets
+) -> Iterator[tuple[int, Measured]]:
+    """Yield the index and the figures of every wanted claim of two runs of the same requests."""
+    tables = aligned(*runs, pairing)
+    busy = busy_period_requests(tables[0])
+    for index, spec in wanted:
+        if spec.metric == THROUGHPUT:
+            measured, table = throughput_figures(cell, *runs, is_paired=True), None
+        else:
+            values, table = pair_values(spec, cell.policy.slo, *tables), tables[1]
+            if values.problem is not None:
+                yield index, Measured(n=values.n, warnings=values.warnings, problem=values.problem)
+                continue
+            measured = _figures(cell, spec, values.samples, values.warnings)
+            share = values.n / len(values.members)
+            measured = replace(measured, estimate=_paired_estimate(cell, spec, values.samples, busy * share))
+            measured = _cross_checked(cell, spec, measured, values.samples)
+        yield index, _with_run_effect(cell, spec, measured, table, archive)
+
+
+def measure_unpaired(cell: PlannedCell, wanted: Wanted, runs: tuple[MeasuredRun, MeasuredRun]) -> Iterator[tuple[int, Measured]]:
+    """Yield the index and the figures of every wanted claim of two runs of different requests, each resampled alone.
+
+    No archive bounds their run effect: its runs differ by less than runs of other requests do.
+    """
+    tables = [in_arrival_order(run.requests) for run in runs]
+    busy = max(busy_period_requests(table) for table in tables)
+    for index, spec in wanted:
+        if spec.metric == THROUGHPUT:
+            yield index, _with_run_effect(cell, spec, throughput_figures(cell, *runs, is_paired=False), None, ())
+            continue
+        found = [values_of(cell, spec, table) for table in tables]
+        samples = found[0][0][found[0][1]], found[1][0][found[1][1]]
+        lacking = [arm for arm, own in zip(("the baseline", "the candidate"), samples, strict=True) if not len(own)]
+        if lacking:
+            sentence = f"no {spec.definition.column} for any such request in {' and '.join(lacking)}"
+            yield index, Measured(problem=("metric_absent", sentence))
+            continue
+        share = len(samples[0]) / tables[0].num_rows
+        measured = replace(_figures(cell, spec, samples, ()), estimate=_unpaired_estimate(cell, spec, samples, busy * share))
+        yield index, _with_run_effect(cell, spec, measured, tables[1], ())
+
+
+def _figures(cell: PlannedCell, spec: ClaimSpec, samples: Samples, warnings: tuple[str, ...]) -> Measured:
+    if spec.percentile is None:
+        return mean_figures(cell, spec, samples, warnings)
+    return percentile_figures(cell, spec.percentile, samples, warnings)
+
+
+def _paired_estimate(cell: PlannedCell, spec: ClaimSpec, samples: Samples, busy_period: float) -> Estimate:
+    return bootstrap_pair(
+        *samples,
+        spec.percentile,
+        alpha=cell.policy.alpha,
+        generator=stream(cell.seed, "bootstrap"),
+        replicates=cell.policy.replicates,
+        busy_period=busy_period,
+        by_ratio=spec.definition.scale == "ratio",
+    )
+
+
+def _unpaired_estimate(cell: PlannedCell, spec: ClaimSpec, samples: Samples, busy_period: float) -> Estimate:
+    return bootstrap_unpaired(
+        *samples,
+        spec.percentile,
+        alpha=cell.policy.alpha,
+        generator=stream(cell.seed, "bootstrap"),
+        replicates=cell.policy.replicates,
+        busy_period=busy_period,
+        by_ratio=spec.definition.scale == "ratio",
+    )
+
+
+def _cross_checked(cell: PlannedCell, spec: ClaimSpec, measured: Measured, samples: Samples) -> Measured:
+    """Return the figures with a warning where batch means would decide a percentile otherwise, the assumed run effect in both."""
+    percent, found = spec.percentile, measured.estimate
+    if percent is None or found is None or found.scale != "ratio" or not all(is_tail_known(arm, percent) for arm in samples):
+        return measured
+    lower_is_better = spec.definition.direction == "lower"
+    checks = (found, batch_means_pair(*samples, percent, alpha=cell.policy.alpha))
+    effect = cell.policy.run_effect_sd
+    own, other = (judged(with_run_effect(one, effect), lower_is_better=lower_is_better, margin=spec.margin) for one in checks)
+    if (own.inside_margin, own.beyond_no_change) == (other.inside_margin, other.beyond_no_change):
+        return measured
+    warning = f"batch means disagree: they give the bounds {other.lower:.4g} to {other.upper:.4g}"
+    return replace(measured, warnings=(*measured.warnings, warning))
+
+
+def _with_run_effect(cell: PlannedCell, spec: ClaimSpec, measured: Measured, table: pa.Table | None, archive: ArchiveSets) -> Measured:
+    found = measured.estimate
+    by_ratio = found is not None and found.scale == "ratio"
+    archived: ArchivedSpread | None = None
+    if archive and found is not None:
+        archived = archived_spread(archive, figures_of_runs(lambda run: figure_of(cell, spec, run), by_ratio=by_ratio))
+    figure = measured.candidate if measured.candidate is not None else 0.0
+    slope = 1.0 if table is None or found is None else slope_of(cell, spec, table, figure, by_ratio=by_ratio)
+    return with_single_run(cell, spec, measured, archived, slope)
