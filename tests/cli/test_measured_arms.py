@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -263,3 +264,33 @@ def test_random_halves_of_a_real_file_roll_back_in_at_most_5_percent(shared, pat
         claims = gate_runs(halves[0], halves[1], text, seed=seed).verdict.worst.claims
         regressions += any(claim.outcome == "disproved" for claim in claims)  # also where other evidence makes the file invalid
     assert regressions <= 0.05 * trials
+
+
+def test_an_archive_of_runs_comes_from_a_folder_or_the_project_file_and_holds_no_run_twice(empty, pair):
+    for one in range(3):
+        for place in range(3):
+            noise = np.exp(0.01 * np.random.default_rng([one, place]).standard_normal(4000))
+            (empty.folder / f"runs/set-{one}").mkdir(parents=True, exist_ok=True)
+            table(empty, f"runs/set-{one}/{place}.parquet", (lognormal_s(4000) * noise).tolist())
+    predicate = gate(empty, pair[:1], pair[1:], "--archive", "runs", code=10)
+    assert sum(row["role"] == "archive_run" for row in predicate["inputs"]) == 9
+    assert predicate["plan"]["archive_digest"] is not None
+    assert any("9 archived runs in 3 sets" in warning for claim in predicate["claims"] for warning in claim["warnings"])
+    empty.write("replay.toml", 'archive = "runs"\n')
+    assert gate(empty, pair[:1], pair[1:], code=10)["plan"] == predicate["plan"]
+    shutil.copy(empty.folder / "runs/set-0/0.parquet", empty.folder / "runs/set-1/copy.parquet")
+    result = empty.replay("gate", "--baseline", pair[0], "--candidate", pair[1])
+    assert (result.exit_code, "one result twice" in result.stderr) == (2, True)
+    result = empty.replay("gate", "--baseline", pair[0], "--candidate", pair[1], "--archive", "nowhere")
+    assert (result.exit_code, "no folder" in result.stderr) == (2, True)
+
+
+def test_flat_runs_of_an_archive_are_one_set_and_steps_beside_a_result_are_no_run(empty, pair):
+    for place in range(3):
+        noise = np.exp(0.01 * np.random.default_rng(place).standard_normal(4000))
+        (empty.folder / f"runs/{place}").mkdir(parents=True)
+        table(empty, f"runs/{place}/requests.parquet", (lognormal_s(4000) * noise).tolist())
+        steps = {"start_s": [0.0, 1.0], "end_s": [0.5, 1.5], "tokens": [8, 8], "sequences": [2, 2], "kv_tokens": [9, 9]}
+        pq.write_table(pa.table(steps), empty.folder / f"runs/{place}/steps.parquet")
+    predicate = gate(empty, pair[:1], pair[1:], "--archive", "runs", code=10)
+    assert any("3 archived runs in 1 set " in warning for claim in predicate["claims"] for warning in claim["warnings"])
