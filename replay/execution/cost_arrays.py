@@ -53,6 +53,10 @@ class CostArrays(NamedTuple):
     """Mean keys of a query of the prefill rows, ascending."""
     stage_shares: Floats
     """Parts of a step's time in the pipeline stages that can hold a step each [stages]."""
+    noise_until_s: Floats
+    """Until which start of a step each noise factor holds, ascending, the last one to the end [factors]; empty where there is none."""
+    noise_factors: Floats
+    """What the device time of a step that starts then is multiplied by [factors]."""
 
 
 def flatten(table: StepTable, kernel_factors: Mapping[str, float] | None = None) -> CostArrays:
@@ -75,6 +79,8 @@ def flatten(table: StepTable, kernel_factors: Mapping[str, float] | None = None)
         token_knots=table.token_knots,
         keys_knots=table.keys_knots,
         stage_shares=_stage_shares(table),
+        noise_until_s=np.empty(0),
+        noise_factors=np.empty(0),
     )
 
 

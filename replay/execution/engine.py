@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from replay.errors import InvariantError, TraceError
+from replay.errors import InvariantError, SpecError, TraceError
 from replay.execution.admission import FITS, rejections
 from replay.execution.cache_arrays import new_cache
 from replay.execution.cost_arrays import CostArrays, flatten
@@ -24,7 +25,17 @@ RECORD_STEPS = 1024
 """Steps recorded between two drains: about 150 kilobytes, which stay in the processor's cache."""
 
 
-def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> Replay:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepNoise:
+    """What device times of steps are multiplied by, as it changes in time: by the clock, so that replays whose steps differ keep step."""
+
+    until_s: Floats
+    """Until which start of a step each factor holds, ascending [factors]; the last one holds to the end."""
+    factors: Floats
+    """[factors]"""
+
+
+def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None, noise: StepNoise | None = None) -> Replay:
     """Return what would have happened: the trace's requests, open loop from their scheduled arrivals, on one replica.
 
     Several replicas, and requests that are sent otherwise: see `replay.execution.fleet`; replicas that only compute prompts, and others
@@ -101,14 +112,17 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
 
     - Where the table has `power`, each step runs at the clock that power and heat allow (`replay.execution.power_arrays`).
 
-    `kernel_factors` scales a kernel's whole time (1 where absent). Equal arrivals keep the trace's order. Deterministic.
+    `kernel_factors` scales a kernel's whole time (1 where absent). `noise` multiplies the device time of each step (of one open-loop
+    replica without power). Equal arrivals keep the trace's order. Deterministic.
 
     Raises:
         TraceError: the trace has no requests, no arrival times, or prefix blocks of unstated length where they count.
         SpecError: a factor names no kernel of the table, or is not a finite number >= 0; or prompts are computed in a pool of their own
-            and requests wait for answers.
+            and requests wait for answers; or noise is given for several replicas, a closed loop, or a device with power.
         InvariantError: the table breaks its contract, or a law of the replay is broken.
     """
+    if noise is not None:
+        check_noise(trace, table, noise)
     if table.limits.prefill_replicas_count:
         from replay.execution.pools import replay_pools
 
@@ -119,6 +133,8 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
         return replay_fleet(trace, table, kernel_factors=kernel_factors)
     check_arrivals(trace)
     costs = flatten(table, kernel_factors)
+    if noise is not None:
+        costs = costs._replace(noise_until_s=noise.until_s, noise_factors=noise.factors)
     requests = trace.requests
     fits = rejections(requests, table) == FITS
     arrival_s, prompt, output = (requests[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens"))
@@ -142,6 +158,16 @@ def check_arrivals(trace: Trace) -> None:
     load = trace.provenance.load
     if not trace.has_arrivals and (load is None or load.concurrency is None):
         raise TraceError(trace.name, "its requests have no arrival times", "arrival_s in every row", "import with --rate")
+
+
+def check_noise(trace: Trace, table: StepTable, noise: StepNoise) -> None:
+    """Raise SpecError where noise has no meaning, or is none."""
+    limits = table.limits
+    if limits.prefill_replicas_count or limits.replicas_count > 1 or trace.provenance.load is not None or table.power is not None:
+        raise SpecError("noise", "several replicas, a closed loop or a device with power", "one open-loop replica without", "leave it out")
+    usable = np.isfinite(noise.factors).all() and bool((noise.factors >= 0).all())
+    if len(noise.factors) == 0 or len(noise.until_s) != len(noise.factors) or not usable or bool((np.diff(noise.until_s) < 0).any()):
+        raise SpecError("noise", "its factors or times", "as many ascending times as finite factors >= 0, at least one", "correct it")
 
 
 def _run(sequences: Records, costs: CostArrays, arrays: LoopArrays, power: PowerArrays | None) -> tuple[pa.Table, pa.Table]:

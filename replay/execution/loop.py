@@ -51,10 +51,10 @@ def run_steps(
     """
     sequences, memory, gaps, record = borrowed(sequences), borrowed(memory), borrowed(gaps), borrowed(record)
     token_gaps, ends_s = borrowed(token_gaps), borrowed(ends_s)
-    token_rows, sequence_s, decode, context_knots, prefill, token_knots, keys_knots, stage_shares = costs
+    token_rows, sequence_s, decode, context_knots, prefill, token_knots, keys_knots, stage_shares, noise_until_s, noise_factors = costs
     token_rows, sequence_s, decode, prefill = borrowed(token_rows), borrowed(sequence_s), borrowed(decode), borrowed(prefill)
     context_knots, token_knots, keys_knots = borrowed(context_knots), borrowed(token_knots), borrowed(keys_knots)
-    stage_shares = borrowed(stage_shares)
+    stage_shares, noise_until_s, noise_factors = borrowed(stage_shares), borrowed(noise_until_s), borrowed(noise_factors)
     if powered is not None:
         power_arrays = borrowed_power(powered)
     state, limits = states[0], all_limits[0]
@@ -89,6 +89,8 @@ def run_steps(
                 powered_step(state, limits, step, computed, ends_s[limits.steps_in_flight], priced, power_arrays)
             else:
                 step.device_s = _device_seconds(step, limits, tokens_s + sequence_s[step.sequences], priced)
+                if len(noise_factors) > 0:
+                    step.device_s *= _noise_factor(noise_until_s, noise_factors, max(state.clock_s, ends_s[limits.steps_in_flight]), state)
             _start(memory, ends_s, stage_shares, state, limits, step)
             if state.in_flight < limits.steps_in_flight:
                 continue
@@ -136,6 +138,14 @@ def _device_seconds(step: Records, limits: Records, rows_s: float, costs: tuple[
     if step.swapped_blocks > 0:
         device_s += step.swapped_blocks * limits.block_swap_s
     return device_s
+
+
+@compiled_part
+def _noise_factor(until_s: Floats, factors: Floats, start_s: float, state: Records) -> float:
+    """Return the factor for a step that starts at `start_s`; starts never go back."""
+    while state.noise + 1 < len(factors) and start_s >= until_s[state.noise]:
+        state.noise += 1
+    return float(factors[state.noise])
 
 
 @inlined_part

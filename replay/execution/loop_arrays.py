@@ -82,6 +82,7 @@ STATE = np.dtype(
         ("round_end_s", np.float64),  # end of the last one of those
         ("gaps", np.int64),  # depth of the stack of gaps
         ("token_gaps", np.int64),  # gaps between tokens in the current record of them
+        ("noise", np.int64),  # factor of noise that holds for the steps that start now
         ("variants", np.int64),  # compiled ones
         ("unrecorded_preemptions", np.int64),  # by a schedule that let nothing run
         ("swapped_blocks", np.int64),  # moved to host memory and back since the last step was composed

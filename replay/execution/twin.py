@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from replay.execution.cache_arrays import trace_block_tokens
-from replay.execution.engine import check_arrivals
+from replay.execution.engine import StepNoise, check_arrivals, check_noise
 from replay.execution.pools import check_open_loop
 from replay.execution.step_costs import check_factors
 from replay.execution.tables import REQUESTS_SCHEMA, STEPS_SCHEMA, TOKEN_GAPS_SCHEMA, Replay
@@ -26,13 +26,17 @@ from replay.provenance import Load
 from replay.tiling.step_table import StepTable
 
 
-def replay_twin(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> Replay:
+def replay_twin(
+    trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None, noise: StepNoise | None = None
+) -> Replay:
     """Return what `replay.execution.engine.replay` returns, and raise what it raises for a trace or a factor.
 
     The gaps between tokens have one row for each value, in no order.
     """
     check_arrivals(trace)
-    prices = Prices(table, check_factors(table, kernel_factors))
+    if noise is not None:
+        check_noise(trace, table, noise)
+    prices = Prices(table, check_factors(table, kernel_factors), noise)
     blocks = trace_block_tokens(trace) if table.limits.prefix_cache else 1
     requests = [Request(row=row, due_s=row["arrival_s"] or 0.0) for row in trace.requests.to_pylist()]
     able = [request for request in requests if _can_fit(request.row, table)]

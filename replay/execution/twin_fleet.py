@@ -81,6 +81,7 @@ class Replica:
         start_s, idle_since_s = max(now_s, self.stages_left_s[0]), self.stages_left_s[0]
         step |= {"compile_s": compile_s, "scheduled_s": now_s, "start_s": start_s}
         step |= self.board.run(step, start_s - idle_since_s, eager=eager) if self.board else self.prices.price(step, eager=eager)
+        step["device_s"] *= self.prices.noise_factor(start_s)
         at_s, duration_s = start_s + compile_s, self.duration_s(step)
         for stage, share in enumerate(self.stage_shares):
             at_s = self.stages_left_s[stage] = max(at_s, self.stages_left_s[stage]) + duration_s * share

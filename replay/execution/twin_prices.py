@@ -7,15 +7,17 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
+from replay.execution.engine import StepNoise
 from replay.tiling.step_table import StepTable
 
 
 class Prices:
     """Prices one step at a time from the table's own columns."""
 
-    def __init__(self, table: StepTable, factors: Mapping[str, float]) -> None:
+    def __init__(self, table: StepTable, factors: Mapping[str, float], noise: StepNoise | None = None) -> None:
         self.table = table
         self.factors = factors
+        self.until_s, self.noise = ([], []) if noise is None else (noise.until_s.tolist(), noise.factors.tolist())
         self.kernels = table.kernels.to_pylist()
         parts = (table.token_terms, table.sequence_terms, table.decode_terms, table.prefill_terms)
         self.column = {name: part[name].to_pylist() for part in parts for name in part.column_names if "." in name}
@@ -42,6 +44,10 @@ class Prices:
         calls_s = self.table.host_calls_s + (self.table.prefill_host_calls_s if step["prefill_tokens"] else 0.0)
         host_s = self.table.host_graph_launch_s if captured else launches * self.table.host_launch_s + calls_s
         return {"device_s": device_s, "host_s": host_s, "captured_tokens": captured}
+
+    def noise_factor(self, start_s: float) -> float:
+        """Return what the device time of a step that starts then is multiplied by."""
+        return float(self.noise[min(bisect_right(self.until_s, start_s), len(self.noise) - 1)]) if self.noise else 1.0
 
     def stage_shares(self) -> list[float]:
         """Return the part of a step's time in each stage: as the token-wise kernels of a full prefill step divide, else evenly."""

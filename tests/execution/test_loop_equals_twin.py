@@ -11,8 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from replay.errors import SpecError
 from replay.execution import engine, loop_arrays
-from replay.execution.engine import replay
+from replay.execution.engine import StepNoise, replay
 from replay.execution.step_costs import step_seconds
 from replay.execution.twin import replay_twin
 from replay.ingress.trace import TRACE_SCHEMA
@@ -183,3 +184,37 @@ def test_a_hundred_thousand_equal_arrivals_are_served():
 def test_importing_a_stage_does_not_import_the_compiler(module):
     code = f"import sys, {module}; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@settings(max_examples=80, deadline=None)
+@given(replay_cases() | crowded_cases(), st.lists(st.tuples(st.floats(0.0, 2.0), st.floats(0.5, 2.0)), min_size=1, max_size=20))
+def test_loop_and_twin_agree_on_noise(case, drawn):
+    trace, table = case
+    limits = table.limits
+    if limits.replicas_count > 1 or limits.prefill_replicas_count or trace.provenance.load is not None or table.power is not None:
+        return
+    drawn.sort()
+    noise = StepNoise(until_s=np.array([until for until, _ in drawn]), factors=np.array([factor for _, factor in drawn]))
+    compiled, plain = replay(trace, table, noise=noise), replay_twin(trace, table, noise=noise)
+    assert compiled.requests.equals(plain.requests)
+    assert compiled.steps.equals(plain.steps)
+
+
+def test_noise_takes_the_factor_of_the_moment_at_which_a_step_starts():
+    table = constant_table(0.1)
+    trace = make_trace([0.0, 5.0], [1, 1], [4, 2])
+    noise = StepNoise(until_s=np.array([0.15, 4.0, 5.0]), factors=np.array([1.0, 3.0, 0.5]))
+    steps = replay(trace, table, noise=noise).steps
+    plain = replay(trace, table).steps["device_s"].to_numpy()
+    assert steps["device_s"].to_numpy() / plain == pytest.approx([1.0, 1.0, 3.0, 3.0, 0.5, 0.5])
+    ones = StepNoise(until_s=np.array([1.0]), factors=np.array([1.0]))
+    assert replay(trace, table, noise=ones).steps.equals(replay(trace, table).steps)
+
+
+@pytest.mark.parametrize(
+    ("until_s", "factors"), [([], []), ([1.0], [1.0, 2.0]), ([2.0, 1.0], [1.0, 1.0]), ([1.0], [-1.0]), ([1.0], [np.nan])]
+)
+def test_noise_that_is_none_is_refused(until_s, factors):
+    case = make_trace([0.0], [1], [1]), constant_table(0.1)
+    with pytest.raises(SpecError, match="noise"):
+        replay(*case, noise=StepNoise(until_s=np.array(until_s), factors=np.array(factors)))
