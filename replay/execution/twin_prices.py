@@ -17,7 +17,8 @@ class Prices:
     def __init__(self, table: StepTable, factors: Mapping[str, float], noise: StepNoise | None = None) -> None:
         self.table = table
         self.factors = factors
-        self.until_s, self.noise = ([], []) if noise is None else (noise.until_s.tolist(), noise.factors.tolist())
+        self.until_s: list[float] = [] if noise is None else noise.until_s.tolist()
+        self.noise: list[float] = [] if noise is None else noise.factors.tolist()
         self.kernels = table.kernels.to_pylist()
         parts = (table.token_terms, table.sequence_terms, table.decode_terms, table.prefill_terms)
         self.column = {name: part[name].to_pylist() for part in parts for name in part.column_names if "." in name}
