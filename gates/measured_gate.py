@@ -15,6 +15,7 @@ from gates.judge import judge_measured, unmeasured
 from gates.measure.measured_runs import measure_measured
 from gates.measure.method import FEWEST_RUNS, MEASURED_RULES
 from gates.measure.pairing import pair_runs
+from gates.measure.single_pair import Context
 from gates.plan import RULES, CellSpec, Plan, PlannedCell, make_plan
 from gates.request import MeasuredArm, MeasuredRequest
 from gates.statement import InputRecord
@@ -174,7 +175,8 @@ def _judge_cell(
         if request.archive is not None and not any(len(runs) > 1 for runs in archive):
             sentence = f"{request.archive.label} holds no two runs of one set under this load, so it cannot say how much runs differ"
             findings.append(about_runs("archive_too_small", sentence, "informs"))
-        claims = judge_measured(planned, measure_measured(planned, baseline, candidate, pairing, archive))
+        context = Context(archive=archive, mappings=(request.baseline.mapping, arm.mapping))
+        claims = judge_measured(planned, measure_measured(planned, baseline, candidate, pairing, context))
     verdict = cell_verdict(planned.spec, claims, findings, cause=_cause(request, arm, claims, findings))
     return MeasuredCell(spec=planned.spec, baseline=baseline, candidate=candidate, verdict=verdict)
 

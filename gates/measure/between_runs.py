@@ -43,6 +43,10 @@ class ArchivedSpread:
         cube = 1.0 - ninths + NormalDist().inv_cdf(1.0 - _CONFIDENCE) * math.sqrt(ninths)
         return self.variance / max(cube, 1e-3) ** 3
 
+    def bound(self, pair_error: float) -> float:
+        """Return the largest run effect (standard deviation) that the runs leave, of which a pair's standard error explains a part."""
+        return math.sqrt(max(0.0, self.upper_variance - 0.5 * pair_error**2))
+
     @property
     def phrase(self) -> str:
         """``20 archived runs in 4 sets``."""
@@ -88,7 +92,7 @@ def with_single_run(
     sd, source = assumed, f"one run per arm cannot show how much runs differ: the interval assumes a run effect with {_sd(assumed)}"
     if archived is not None:
         shown = run_effect_sd(archived.prior, found.standard_error)
-        bound = math.sqrt(max(0.0, archived.upper_variance - 0.5 * found.standard_error**2))
+        bound = archived.bound(found.standard_error)
         if bound <= assumed:
             sd, source = bound, f"{archived.phrase} show no run effect beyond {_sd(bound)}, which the interval contains"
         elif shown > assumed:

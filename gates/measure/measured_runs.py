@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gates.claim import ClaimSpec
-from gates.measure.between_runs import ArchiveSets
 from gates.measure.figures import THROUGHPUT, figure_of
 from gates.measure.measured import Measured
 from gates.measure.method import choose_method
 from gates.measure.pairing import Pairing
 from gates.measure.repeated_runs import measure_repeated
-from gates.measure.single_pair import measure_pair, measure_unpaired
+from gates.measure.single_pair import Context, measure_pair, measure_unpaired
 from gates.policy import SLO_LIMITS
 
 if TYPE_CHECKING:
@@ -24,10 +23,10 @@ Runs = Sequence["MeasuredRun"]
 Wanted = list[tuple[int, ClaimSpec]]
 
 
-def measure_measured(cell: PlannedCell, baseline: Runs, candidate: Runs, pairing: Pairing, archive: ArchiveSets = ()) -> list[Measured]:
+def measure_measured(cell: PlannedCell, baseline: Runs, candidate: Runs, pairing: Pairing, context: Context) -> list[Measured]:
     """Return the figures of the cell's claims, in their order; every claim gets an entry.
 
-    `pairing` is that of the first run of each arm; `archive` holds sets of runs of one configuration under the cell's load.
+    `pairing` is that of the first run of each arm; the context's archive holds sets of runs under the cell's load.
     """
     method = choose_method(baseline, candidate, pairing)
     specs = [claim.spec for claim in cell.claims]
@@ -37,9 +36,9 @@ def measure_measured(cell: PlannedCell, baseline: Runs, candidate: Runs, pairing
         case "reported_figures_without_interval":
             found |= dict(_reported(cell, wanted, baseline, candidate))
         case "welch_t":
-            found |= dict(measure_repeated(cell, wanted, (baseline, candidate), archive))
+            found |= dict(measure_repeated(cell, wanted, (baseline, candidate), context))
         case "block_bootstrap":
-            found |= dict(measure_pair(cell, wanted, (baseline[0], candidate[0]), pairing, archive))
+            found |= dict(measure_pair(cell, wanted, (baseline[0], candidate[0]), pairing, context))
         case _:
             found |= dict(measure_unpaired(cell, wanted, (baseline[0], candidate[0])))
     return [_named(found[index], method) for index in range(len(specs))]

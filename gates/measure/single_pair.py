@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,27 +15,46 @@ from gates.measure.measured import Measured
 from gates.measure.measured_windows import throughput_figures
 from gates.measure.pairing import Pairing, aligned, in_arrival_order
 from gates.measure.requests import mean_figures, pair_values, percentile_figures
+from gates.measure.step_noise import FALLBACKS, PairNoise, RunNoise, pair_noise
 from gates.statistics.compare import judged
 from gates.statistics.estimate import with_run_effect
 from gates.statistics.pairs import batch_means_pair, bootstrap_pair, bootstrap_unpaired, is_tail_known
 from replay.seeds import stream
 
 if TYPE_CHECKING:
+    from gates.measure.requests import PairValues
     from gates.plan import PlannedCell
     from gates.statistics.blocks import Floats
     from gates.statistics.estimate import Estimate
     from replay.ingress.measured.measured_run import MeasuredRun
+    from replay.specs.mapping import MappingSpec
 
 Wanted = Sequence[tuple[int, ClaimSpec]]
 Samples = tuple["Floats", "Floats"]
 
 
+NO_ARCHIVE = "without an archive nothing shows that runs do not differ by more than their steps' noise"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Context:
+    """What is known beside the runs themselves."""
+
+    archive: ArchiveSets = ()
+    mappings: tuple[MappingSpec | None, MappingSpec | None] = (None, None)
+    """Of the baseline and of the candidate."""
+
+
 def measure_pair(
-    cell: PlannedCell, wanted: Wanted, runs: tuple[MeasuredRun, MeasuredRun], pairing: Pairing, archive: ArchiveSets
+    cell: PlannedCell, wanted: Wanted, runs: tuple[MeasuredRun, MeasuredRun], pairing: Pairing, context: Context
 ) -> Iterator[tuple[int, Measured]]:
     """Yield the index and the figures of every wanted claim of two runs of the same requests."""
     tables = aligned(*runs, pairing)
     busy = busy_period_requests(tables[0])
+    archive = context.archive
+    noise = pair_noise(runs, tables, context.mappings) if archive else NO_ARCHIVE
+    noise_of_runs = RunNoise(mapping=context.mappings[0])
+    told = all(run.steps is not None for run in runs)
     for index, spec in wanted:
         if spec.metric == THROUGHPUT:
             measured, table = throughput_figures(cell, *runs, is_paired=True), None
@@ -47,6 +66,12 @@ def measure_pair(
             measured = _figures(cell, spec, values.samples, values.warnings)
             share = values.n / len(values.members)
             measured = replace(measured, estimate=_paired_estimate(cell, spec, values.samples, busy * share))
+            if told and _has_tail(spec, measured, values.samples):
+                swapped = _swapped(cell, spec, measured, values, noise, noise_of_runs, archive)
+                if swapped.method == "noise_swap":
+                    yield index, swapped
+                    continue
+                measured = swapped
             measured = _cross_checked(cell, spec, measured, values.samples)
         yield index, _with_run_effect(cell, spec, measured, table, archive)
 
@@ -104,10 +129,49 @@ def _unpaired_estimate(cell: PlannedCell, spec: ClaimSpec, samples: Samples, bus
     )
 
 
+def _swapped(
+    cell: PlannedCell,
+    spec: ClaimSpec,
+    measured: Measured,
+    values: PairValues,
+    noise: PairNoise | str,
+    noise_of_runs: RunNoise,
+    archive: ArchiveSets,
+) -> Measured:
+    """Return the figures by noise swap with the archive's bound of the run effect, or as they are and why it is not used."""
+    assert measured.estimate is not None
+    if isinstance(noise, str):
+        return _told(measured, f"step times are not used: {noise}")
+    swap = noise.swap(cell, spec, values)
+    if swap.found.fallback is not None:
+        stand_in = replace(measured.estimate, fallback=swap.found.fallback, release_vetoed=swap.found.release_vetoed)
+        return _told(replace(measured, estimate=stand_in), f"step times are not used: {FALLBACKS[swap.found.fallback]}")
+    figures = figures_of_runs(lambda run: noise_of_runs.log_percentile(cell, spec, run), by_ratio=False)
+    archived = archived_spread(archive, figures)
+    if archived is None:
+        return _told(measured, "step times are not used: the archived runs bring none that reproduce their own tails")
+    if archived.bound(swap.found.standard_error) > cell.policy.run_effect_sd:
+        return _told(measured, f"step times are not used: {archived.phrase} do not show that there is no run effect")
+    assert swap.correction is not None
+    explained = f"of the log ratio {swap.correction:+.4f} is noise of step times, priced by replay and taken out of the interval"
+    measured = _told(replace(measured, estimate=swap.found, method="noise_swap"), explained, noise.replays.note)
+    return with_single_run(cell, spec, measured, archived)
+
+
+def _told(measured: Measured, *warnings: str | None) -> Measured:
+    return replace(measured, warnings=(*measured.warnings, *(one for one in warnings if one is not None)))
+
+
+def _has_tail(spec: ClaimSpec, measured: Measured, samples: Samples) -> bool:
+    """Return whether a claim is about a ratio of percentiles whose slopes can be read in both arms."""
+    percent, found = spec.percentile, measured.estimate
+    return percent is not None and found is not None and found.scale == "ratio" and all(is_tail_known(arm, percent) for arm in samples)
+
+
 def _cross_checked(cell: PlannedCell, spec: ClaimSpec, measured: Measured, samples: Samples) -> Measured:
     """Return the figures with a warning where batch means would decide a percentile otherwise, the assumed run effect in both."""
     percent, found = spec.percentile, measured.estimate
-    if percent is None or found is None or found.scale != "ratio" or not all(is_tail_known(arm, percent) for arm in samples):
+    if percent is None or found is None or not _has_tail(spec, measured, samples):
         return measured
     lower_is_better = spec.definition.direction == "lower"
     checks = (found, batch_means_pair(*samples, percent, alpha=cell.policy.alpha))

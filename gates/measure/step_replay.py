@@ -48,6 +48,11 @@ class StepReplay:
     done: dict[tuple[bytes, bytes], pa.Table] = field(default_factory=dict)
     """Finished replays by effects and noise: the claims of a cell share them."""
 
+    @property
+    def median_step_s(self) -> float:
+        """Median duration of the runs' steps."""
+        return float(np.median(np.concatenate([_seconds(one) for one in self.runs])))
+
     def steps_of(self, run: int, rows: Floats) -> StepTimes:
         """Return a run's step times, for requests that arrived at `rows` [n], ascending."""
         steps = self.runs[run]
@@ -75,7 +80,7 @@ class StepReplay:
             parts[parts > 0] *= np.exp(effects)
             factors = StepNoise(until_s=until, factors=np.exp(noise.log_factors))
             self.done[key] = replay(self.trace, _table(self.tables, parts), noise=factors).requests
-        return _latency(self.done[key], metric)
+        return latency_of(self.done[key], metric)
 
 
 def step_replay(runs: Sequence[MeasuredRun], requests: pa.Table, mappings: Sequence[MappingSpec | None]) -> StepReplay | str:
@@ -86,6 +91,8 @@ def step_replay(runs: Sequence[MeasuredRun], requests: pa.Table, mappings: Seque
     needed = ("arrival_s", "prompt_tokens", "output_tokens")
     if any(requests[name].null_count for name in needed) or requests["status"].to_pylist().count(COMPLETED) < requests.num_rows:
         return "not every request has an arrival, lengths and an end"
+    if bool((np.diff(requests["arrival_s"].to_numpy()) < 0).any()):
+        return "its requests are not in the order of their arrival"
     if any((run.requests["prefix_hit_tokens"].fill_null(0).to_numpy() > 0).any() for run in runs):
         return "tokens were found in the prefix cache, and which is not recorded"
     if any(one.num_rows < 2 * len(PARTS) or not (_seconds(one) > 0).all() for one in steps):
@@ -178,7 +185,8 @@ def _trace(requests: pa.Table) -> Trace:
     )
 
 
-def _latency(requests: pa.Table, metric: str) -> Floats:
+def latency_of(requests: pa.Table, metric: str) -> Floats:
+    """Return a latency [requests] of a replay's requests; NaN where one has none."""
     arrival, first, finish = (requests[name].to_numpy() for name in ("arrival_s", "first_token_s", "finish_s"))
     gaps = requests["output_tokens"].to_numpy() - 1
     match metric:

@@ -1,0 +1,115 @@
+"""Measured runs with step times: the replay prices their noise where an archive shows no run effect, and only where it gives the tail."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gates.request import RunArchive
+from tests.measured import gate_runs
+from tests.measured_steps import load, measured, without_steps
+
+TAILS = '[blocking]\nttft_s = { p99 = "3 %" }\ntpot_s = { p99 = "3 %" }\n'
+N = 10_000
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return load(N, 1)
+
+
+@pytest.fixture(scope="module")
+def archive(trace):
+    sets = [[measured(trace, 100 + 10 * one + place) for place in range(5)] for one in range(4)]
+    return RunArchive(label="archive", sets=tuple(tuple((run.facts.digest, run) for run in one) for one in sets))
+
+
+@pytest.fixture(scope="module")
+def arms(trace):
+    return measured(trace, 1), measured(trace, 2)
+
+
+def claims_of(result):
+    return {claim.key: claim for claim in result.verdict.worst.claims}
+
+
+def told(claim):
+    return " ".join(claim.warnings)
+
+
+def width(claim):
+    return np.log(claim.interval.upper / claim.interval.lower)
+
+
+def test_with_an_archive_that_shows_no_run_effect_the_noise_of_a_pair_is_swapped(arms, archive):
+    swapped = claims_of(gate_runs(*arms, TAILS, archive=archive))
+    plain = claims_of(gate_runs(*map(without_steps, arms), TAILS, archive=archive))
+    assert {claim.method for claim in swapped.values()} == {"noise_swap"}
+    assert {claim.method for claim in plain.values()} == {"block_bootstrap"}
+    for key, claim in swapped.items():
+        assert width(claim) < width(plain[key])
+        assert claim.interval.lower < 1 < claim.interval.upper
+        assert "taken out of the interval" in told(claim)
+        assert "token budget of 1024" in told(claim)
+        assert "20 archived runs in 4 sets show no run effect beyond" in told(claim)
+
+
+def test_a_slower_candidate_is_rolled_back_by_noise_swap(trace, arms, archive):
+    claims = claims_of(gate_runs(arms[0], measured(trace, 3, slower=1.05), TAILS, archive=archive))
+    assert {(claim.method, claim.outcome) for claim in claims.values()} == {("noise_swap", "disproved")}
+
+
+def test_without_an_archive_step_times_are_not_used_and_it_says_so(arms):
+    for claim in claims_of(gate_runs(*arms, TAILS)).values():
+        assert claim.method == "block_bootstrap"
+        assert "step times are not used: without an archive" in told(claim)
+
+
+def test_steps_of_another_run_do_not_reproduce_the_tail_and_are_not_used(trace, arms, archive):
+    from dataclasses import replace
+
+    shuffled = arms[0].steps.set_column(2, "tokens", pa.array(np.random.default_rng(0).permutation(arms[0].steps["tokens"].to_numpy())))
+    claims = claims_of(gate_runs(replace(arms[0], steps=shuffled), arms[1], TAILS, archive=archive))
+    assert {claim.method for claim in claims.values()} == {"block_bootstrap"}
+    assert all("does not reproduce its own tail" in told(claim) for claim in claims.values())
+
+
+def test_more_stalls_than_chance_explains_forbid_a_release(trace, arms, archive):
+    wide = TAILS.replace("3 %", "60 %")
+    claims = claims_of(gate_runs(arms[0], measured(trace, 2, stalls=60), wide, archive=archive))
+    assert all("more stalled steps than chance explains" in told(claim) for claim in claims.values())
+    assert {claim.outcome for claim in claims.values()} <= {"undecided", "disproved"}
+
+
+def test_repeated_runs_with_steps_are_denoised(trace, arms, archive):
+    both = (arms[0], measured(trace, 11)), (arms[1], measured(trace, 12))
+    quiet = claims_of(gate_runs(*both, TAILS))
+    assert {claim.method for claim in quiet.values()} == {"denoised_t"}
+    moderated = claims_of(gate_runs(*both, TAILS, archive=archive))
+    assert {claim.method for claim in moderated.values()} == {"moderated_t"}
+    assert all("priced by replay and taken out" in told(claim) for claim in moderated.values())
+    assert sum(width(claim) for claim in moderated.values()) < sum(width(claim) for claim in quiet.values())
+
+
+def test_arms_whose_requests_arrive_at_other_times_are_not_swapped(trace, arms, archive):
+    from dataclasses import replace
+
+    later = pa.array(arms[1].requests["arrival_s"].to_numpy() + np.linspace(0.0, 5.0, N))
+    moved = replace(arms[1], requests=arms[1].requests.set_column(1, "arrival_s", later))
+    claims = claims_of(gate_runs(arms[0], moved, TAILS, archive=archive))
+    assert all("arrived at other times" in told(claim) for claim in claims.values())
+
+
+@pytest.mark.slow
+def test_false_alarms_and_false_releases_of_pairs_with_step_times_are_rare(archive):
+    outcomes = {0.0: [], 0.06: []}
+    for trial in range(60):
+        trace = load(N, 1000 + trial)
+        baseline = measured(trace, 5000 + 2 * trial)
+        for shift, found in outcomes.items():
+            claims = claims_of(gate_runs(baseline, measured(trace, 5001 + 2 * trial, slower=1 + shift), TAILS, archive=archive))
+            found += [claim.outcome for claim in claims.values()]
+    same, worse = (np.array(found) for found in outcomes.values())
+    # One-sided 5 % bounds; at most 11 of 120 are then disproved with 97.5 % (binomial).
+    assert (same == "disproved").sum() <= 11
+    assert (same == "holds").mean() >= 0.8
+    assert (worse == "disproved").mean() >= 0.9
