@@ -10,6 +10,7 @@ from gates.evidence import write_evidence
 from gates.measured_gate import MeasuredResult
 from replay import documents
 from replay.folders import parquet_bytes
+from replay.ingress.measured.measured_run import MeasuredRun
 
 Document = dict[str, Any]
 
@@ -33,10 +34,17 @@ def _files(result: MeasuredResult) -> Iterator[tuple[str, bytes]]:
     for number, cell in enumerate(result.cells, start=1):
         for arm, runs in (("baseline", cell.baseline), ("candidate", cell.candidate)):
             for index, run in enumerate(runs, start=1):
-                place = f"cell-{number}/{arm}-{index}"
-                reported = [{"metric": one.metric, "percentile": one.percentile, "value_s": one.value_s} for one in run.reported]
-                facts = {**run.facts.to_document(), "is_summary": run.is_summary, "reported": reported}
-                yield f"{place}.json", documents.pretty_json(facts).encode()
-                yield f"{place}.requests.parquet", parquet_bytes(run.requests)
-                if run.steps is not None:
-                    yield f"{place}.steps.parquet", parquet_bytes(run.steps)
+                yield from _run_files(f"cell-{number}/{arm}-{index}", run)
+    archive = result.request.archive
+    for number, runs_of_set in enumerate(archive.sets if archive is not None else (), start=1):
+        for index, (_, run) in enumerate(runs_of_set, start=1):
+            yield from _run_files(f"archive/set-{number}-run-{index}", run)
+
+
+def _run_files(place: str, run: MeasuredRun) -> Iterator[tuple[str, bytes]]:
+    reported = [{"metric": one.metric, "percentile": one.percentile, "value_s": one.value_s} for one in run.reported]
+    facts = {**run.facts.to_document(), "is_summary": run.is_summary, "reported": reported}
+    yield f"{place}.json", documents.pretty_json(facts).encode()
+    yield f"{place}.requests.parquet", parquet_bytes(run.requests)
+    if run.steps is not None:
+        yield f"{place}.steps.parquet", parquet_bytes(run.steps)

@@ -99,8 +99,8 @@ class RunArchive:
 
     @property
     def digest(self) -> str:
-        """Digest of which runs are in which set."""
-        return digest_document([[run.facts.digest for _, run in one] for one in self.sets])
+        """Digest of which runs are in which set, and of what their files and steps are."""
+        return digest_document([[run.facts.to_document() for _, run in one] for one in self.sets])
 
     def under(self, load: tuple[float | None, int | None, str | None]) -> list[list[MeasuredRun]]:
         """Return the sets' runs under one load, without sets that have none."""

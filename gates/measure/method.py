@@ -18,7 +18,8 @@ MEASURED_RULES: dict[str, str] = {
     "method": "summaries: reported figures without an interval; two or more runs in both arms: t over the log of each run's figure "
     "(over the figure itself where claims are by difference), Welch's, or with one variance moderated by an archive if given; one "
     "run per arm: circular block bootstrap, paired where both runs hold the same requests, else each arm resampled alone; batch means as "
-    "its cross-check",
+    "its cross-check; where the runs bring their steps: noise swap of a pair whose archive shows no run effect beyond the policy's, and "
+    "the log percentiles of repeated runs without the noise of their steps, if the replays reproduce the runs' own tails",
     "interval": "one-sided bounds at alpha: expanded percentiles of the resamples, with degrees of freedom by the number of blocks, or t",
     "pairing": "by the load's own request ids, else by equal prompt lengths in the same order; one draw of blocks for both arms",
     "block_rule": "the longest of the automatic length on the influence of the log ratio, sqrt(n) and the mean busy period, at least 25 "

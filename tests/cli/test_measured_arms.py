@@ -294,3 +294,28 @@ def test_flat_runs_of_an_archive_are_one_set_and_steps_beside_a_result_are_no_ru
         pq.write_table(pa.table(steps), empty.folder / f"runs/{place}/steps.parquet")
     predicate = gate(empty, pair[:1], pair[1:], "--archive", "runs", code=10)
     assert any("3 archived runs in 1 set " in warning for claim in predicate["claims"] for warning in claim["warnings"])
+
+
+def test_a_pair_with_steps_and_an_archive_is_judged_by_noise_swap_from_files(empty):
+    from replay.ingress.measured.measured_run import METRICS
+    from tests.measured_steps import load, measured
+
+    trace = load(10_000, 1)
+    for number, place in enumerate(["a", "b", *(f"runs/{one}" for one in range(12))]):
+        run = measured(trace, 40 + number)
+        folder = empty.folder / place
+        folder.mkdir(parents=True)
+        names = ["request_id", "arrival_s", "prompt_tokens", "output_tokens", *METRICS]
+        pq.write_table(run.requests.select(names), folder / "requests.parquet")
+        pq.write_table(run.steps, folder / "steps.parquet")
+        (folder / "mapping.toml").write_text(
+            'name = "m"\n[batching]\nmax_running = 96\nmax_batched_tokens = 1024\nasync_scheduling = false\n'
+        )
+    empty.write("policy.toml", '[blocking]\nttft_s = { p99 = "3 %" }\n')
+    result = empty.replay("gate", "--baseline", "a", "--candidate", "b", "--archive", "runs", "--policy", "policy.toml", "--format", "json")
+    (claim,) = json.loads(result.stdout)["predicate"]["claims"]
+    assert (claim["method"], claim["replicates"]) == ("noise_swap", 0)
+    assert not any("vLLM's defaults" in warning for warning in claim["warnings"])
+    notes = json.loads(result.stdout)["predicate"]["inputs"][0]["provenance"]["notes"]
+    assert any(note.startswith("steps.parquet sha256:") for note in notes)
+    assert (empty.folder / "replay-out/evidence/archive/set-1-run-12.steps.parquet").is_file()

@@ -31,11 +31,11 @@ GAPS_SCHEMA = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("
 
 STEPS_SCHEMA = pa.schema(
     [
-        pa.field("start_s", pa.float64(), nullable=False),
+        pa.field("start_s", pa.float64(), nullable=False),  # from the first arrival of the run
         pa.field("end_s", pa.float64(), nullable=False),
-        pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),  # new ones computed
         pa.field("sequences", pa.int64(), nullable=False),
-        pa.field("kv_tokens", pa.int64(), nullable=False),
+        pa.field("kv_tokens", pa.int64(), nullable=False),  # of the context that its decoding sequences attend to
     ]
 )
 """`MeasuredRun.steps`: the engine's steps, where a folder brings them."""

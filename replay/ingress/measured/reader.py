@@ -13,6 +13,7 @@ from replay.errors import TraceError
 from replay.ingress.measured import aiperf, guidellm, inference_perf, llmperf, mlperf, table, vllm_bench, vllm_requests
 from replay.ingress.measured.content import Content, open_content
 from replay.ingress.measured.measured_run import STEPS_SCHEMA, MeasuredRun
+from replay.provenance import digest_bytes
 
 FORMATS = (
     "vLLM bench serve, SGLang bench_serving, AIPerf profile export, GuideLLM, inference-perf, llmperf, MLPerf LoadGen, vLLM request log, "
@@ -87,7 +88,8 @@ def _with_steps(run: MeasuredRun, folder: Path, runs_count: int) -> MeasuredRun:
     if runs_count != 1:
         got = f"{STEPS_FILE} beside a file of {runs_count} runs"
         raise TraceError(str(folder), got, "the steps of one run", "put each run into a folder of its own")
-    return replace(run, steps=_steps(steps))
+    told = f"{STEPS_FILE} {digest_bytes(steps.read_bytes())}"
+    return replace(run, steps=_steps(steps), facts=replace(run.facts, notes=(*run.facts.notes, told)))
 
 
 def _reader(content: Content) -> Reader:
