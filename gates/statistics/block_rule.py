@@ -49,7 +49,7 @@ def _autocovariances(series: Floats, count: int) -> Floats:
     """Return [count] the autocovariances at lags 0.., each divided by n, by Fourier transform."""
     n = len(series)
     centred = series - series.mean()
-    size = 1 << (2 * n - 1).bit_length()
+    size = 1 << (n + count - 1).bit_length()  # room enough that no lag asked for wraps around
     spectrum = np.fft.rfft(centred, size)
     found: Floats = np.fft.irfft(spectrum * np.conj(spectrum), size)[:count] / n
     return found

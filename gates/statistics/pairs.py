@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gates.statistics.block_rule import block_rule
@@ -33,9 +35,9 @@ def bootstrap_pair(
     """
     length = block_rule(_influence(candidate, percent) - _influence(baseline, percent), busy_period=busy_period)
     draw = draw_blocks(len(baseline), length=length, replicates=replicates, generator=generator)
-    resampled = (_resampled(draw, baseline, percent), _resampled(draw, candidate, percent))
+    resampled = _resampled(draw, (baseline, candidate), percent)
     figures = _figure(baseline, percent), _figure(candidate, percent)
-    return from_arms("block_bootstrap", figures, resampled, _degrees(draw), alpha, by_ratio=by_ratio)
+    return from_arms("block_bootstrap", figures, (resampled[0], resampled[1]), _degrees(draw), alpha, by_ratio=by_ratio)
 
 
 def bootstrap_unpaired(
@@ -53,11 +55,12 @@ def bootstrap_unpaired(
 
     What differs in the traffic of the two arms counts as noise, so that it sees far less than a pair.
     """
-    resampled, degrees = [], []
+    resampled: list[Floats] = []
+    degrees = []
     for arm in (baseline, candidate):
         length = block_rule(_influence(arm, percent), busy_period=busy_period)
         draw = draw_blocks(len(arm), length=length, replicates=replicates, generator=generator)
-        resampled.append(_resampled(draw, arm, percent))
+        resampled += _resampled(draw, (arm,), percent)
         degrees.append(_degrees(draw))
     figures = _figure(baseline, percent), _figure(candidate, percent)
     return from_arms("unpaired_bootstrap", figures, (resampled[0], resampled[1]), min(degrees), alpha, by_ratio=by_ratio)
@@ -92,12 +95,13 @@ def _figure(values: Floats, percent: float | None) -> float:
     return float(values.mean()) if percent is None else percentile(values, percent)
 
 
-def _resampled(draw: BlockDraw, values: Floats, percent: float | None) -> Floats:
+def _resampled(draw: BlockDraw, arms: Sequence[Floats], percent: float | None) -> list[Floats]:
+    """Return each arm's figure of every resample [replicates]."""
     if percent is None:
-        return block_sums(draw, values) / draw.n
-    (found,) = resampled_percentiles(draw, [Sample(values=values, positions=np.arange(len(values)), percents=(percent,))])
-    figures: Floats = found[:, 0]
-    return figures
+        return [block_sums(draw, values) / draw.n for values in arms]
+    everyone = np.arange(draw.n)
+    found = resampled_percentiles(draw, [Sample(values=values, positions=everyone, percents=(percent,)) for values in arms])
+    return [figures[:, 0] for figures in found]
 
 
 def _degrees(draw: BlockDraw) -> float:
