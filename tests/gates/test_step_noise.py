@@ -1,12 +1,17 @@
 """Measured runs with step times: the replay prices their noise where an archive shows no run effect, and only where it gives the tail."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from gates.measure.step_replay import step_replay
 from gates.request import RunArchive
+from gates.statistics.noise_fit import Noise, fit_steps
+from replay.specs.mapping import parse_mapping
 from tests.measured import gate_runs
-from tests.measured_steps import load, measured, without_steps
+from tests.measured_steps import COSTS, load, measured, without_steps
 
 TAILS = '[blocking]\nttft_s = { p99 = "3 %" }\ntpot_s = { p99 = "3 %" }\n'
 N = 10_000
@@ -65,8 +70,6 @@ def test_without_an_archive_step_times_are_not_used_and_it_says_so(arms):
 
 
 def test_steps_of_another_run_do_not_reproduce_the_tail_and_are_not_used(trace, arms, archive):
-    from dataclasses import replace
-
     shuffled = arms[0].steps.set_column(2, "tokens", pa.array(np.random.default_rng(0).permutation(arms[0].steps["tokens"].to_numpy())))
     claims = claims_of(gate_runs(replace(arms[0], steps=shuffled), arms[1], TAILS, archive=archive))
     assert {claim.method for claim in claims.values()} == {"block_bootstrap"}
@@ -91,8 +94,6 @@ def test_repeated_runs_with_steps_are_denoised(trace, arms, archive):
 
 
 def test_arms_whose_requests_arrive_at_other_times_are_not_swapped(trace, arms, archive):
-    from dataclasses import replace
-
     later = pa.array(arms[1].requests["arrival_s"].to_numpy() + np.linspace(0.0, 5.0, N))
     moved = replace(arms[1], requests=arms[1].requests.set_column(1, "arrival_s", later))
     claims = claims_of(gate_runs(arms[0], moved, TAILS, archive=archive))
@@ -113,3 +114,41 @@ def test_false_alarms_and_false_releases_of_pairs_with_step_times_are_rare(archi
     assert (same == "disproved").sum() <= 11
     assert (same == "holds").mean() >= 0.8
     assert (worse == "disproved").mean() >= 0.9
+
+
+def test_the_model_of_the_steps_finds_what_they_cost_and_replays_the_run(trace, arms):
+    found = step_replay(arms, arms[0].requests, (None, None))
+    assert found.parts_s == pytest.approx(list(COSTS.values()), rel=0.05)
+    steps = found.steps_of(0, arms[0].requests["arrival_s"].to_numpy())
+    fit = fit_steps(steps)
+    replayed = found.latencies("ttft_s", fit.effects, Noise(arm="baseline", log_factors=fit.noise))
+    assert np.quantile(replayed, 0.99) == pytest.approx(np.quantile(arms[0].requests["ttft_s"].to_numpy(), 0.99), rel=0.01)
+    assert np.std(fit.noise) == pytest.approx(np.hypot(0.03, 0.01), rel=0.1)
+
+
+def changed(run, **columns):
+    requests = run.requests
+    for name, values in columns.items():
+        requests = requests.set_column(requests.schema.get_field_index(name), name, pa.array(values, requests.schema.field(name).type))
+    return replace(run, requests=requests)
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({"prefix_hit_tokens": [5] * N}, "prefix cache"),
+        ({"output_tokens": [None] * N}, "has an arrival, lengths and an end"),
+        ({"arrival_s": np.arange(N)[::-1].astype(float)}, "order of their arrival"),
+    ],
+)
+def test_runs_that_cannot_be_replayed_say_why(arms, columns, why):
+    run = changed(arms[0], **columns)
+    assert why in step_replay([run], run.requests, (None,))
+
+
+def test_runs_without_steps_or_with_too_few_or_with_other_rules_are_not_replayed(arms):
+    assert "brings its steps" in step_replay([without_steps(arms[0])], arms[0].requests, (None,))
+    few = replace(arms[0], steps=arms[0].steps.slice(0, 3))
+    assert "too few" in step_replay([few], arms[0].requests, (None,))
+    mappings = [parse_mapping(f'name = "m"\n[batching]\nasync_scheduling = {on}\n', "m") for on in ("true", "false")]
+    assert "different rules" in step_replay(arms, arms[0].requests, mappings)
