@@ -33,7 +33,7 @@ def judge(cell: PlannedCell, baseline: Run, candidate: Run) -> tuple[Claim, ...]
 
 def judge_measured(cell: PlannedCell, measured: Sequence[Measured]) -> tuple[Claim, ...]:
     """Return every planned claim of the cell with its outcome, from figures in the plan's order."""
-    compared = [_compare(cell, claim, figures) for claim, figures in zip(cell.claims, measured, strict=True)]
+    compared = [compare_claim(cell, claim, figures) for claim, figures in zip(cell.claims, measured, strict=True)]
     adjusted = _adjusted_p(cell, measured, compared)
     rows = zip(cell.claims, measured, compared, adjusted, strict=True)
     return tuple(_claim(cell, claim, figures, comparison, p) for claim, figures, comparison, p in rows)
@@ -47,7 +47,8 @@ def unmeasured(cell: PlannedCell, why: str) -> tuple[Claim, ...]:
     return tuple(_claim(cell, claim, measured, None, None) for claim in cell.claims)
 
 
-def _compare(cell: PlannedCell, claim: PlannedClaim, measured: Measured) -> Comparison | None:
+def compare_claim(cell: PlannedCell, claim: PlannedClaim, measured: Measured) -> Comparison | None:
+    """Return the comparison of a claim's figures, None where it has none."""
     from gates.statistics.compare import compare, judged
 
     if measured.baseline is None or measured.candidate is None:

@@ -34,21 +34,21 @@ def measure_requests(
     if baseline.num_rows == 0:
         yield from ((index, Measured(problem=("metric_absent", "the trace has no requests"))) for index, _ in wanted)
         return
-    pairs = {_key(spec): pair_values(spec, cell.policy.slo, baseline, candidate) for _, spec in wanted}
+    pairs = {pair_key(spec): pair_requests(spec, cell.policy.slo, baseline, candidate) for _, spec in wanted}
     draw = draw_units(cell, baseline.num_rows, "bootstrap")
     tails = _tails(draw, [spec for _, spec in wanted], pairs)
     for index, spec in wanted:
-        pair = pairs[_key(spec)]
+        pair = pairs[pair_key(spec)]
         if pair.problem is not None:
             yield index, Measured(n=pair.n, warnings=pair.warnings, problem=pair.problem)
         elif spec.percentile is None:
             yield index, _mean(cell, spec, draw, pair)
         else:
-            yield index, _percentile(cell, spec.percentile, pair, tails[_key(spec), spec.percentile])
+            yield index, _percentile(cell, spec.percentile, pair, tails[pair_key(spec), spec.percentile])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PairValues:
+class RequestPair:
     """One metric of both arms over the requests of one stratum."""
 
     baseline: Floats
@@ -75,12 +75,13 @@ class PairValues:
         return self.baseline[self.members], self.candidate[self.members]
 
 
-def _key(spec: ClaimSpec) -> Key:
+def pair_key(spec: ClaimSpec) -> Key:
+    """Return what claims share that are about one metric of one stratum."""
     return spec.definition.column, spec.stratum
 
 
-def pair_values(spec: ClaimSpec, slo: SloLimits | None, baseline: pa.Table, candidate: pa.Table) -> PairValues:
-    """Return the values of a claim's metric in two tables of the same requests, or why there are none."""
+def pair_requests(spec: ClaimSpec, slo: SloLimits | None, baseline: pa.Table, candidate: pa.Table) -> RequestPair:
+    """Return a claim's metric in both arms, and why it cannot be compared where it cannot."""
     column = spec.definition.column
     values, present = zip(*(read_metric(table, column, slo) for table in (baseline, candidate)), strict=True)
     completed = [_completed(table) for table in (baseline, candidate)]
@@ -97,7 +98,7 @@ def pair_values(spec: ClaimSpec, slo: SloLimits | None, baseline: pa.Table, cand
         problem = ("stratum_absent", "the trace has no such request")
     elif not members.any():
         problem = ("metric_absent", f"{_lacking(present, stratum)} {column} for any such request")
-    return PairValues(baseline=values[0], candidate=values[1], members=members, warnings=warnings, problem=problem)
+    return RequestPair(baseline=values[0], candidate=values[1], members=members, warnings=warnings, problem=problem)
 
 
 def _lacking(present: Sequence[Mask], stratum: Mask) -> str:
@@ -137,12 +138,12 @@ def members_of(stratum: str, table: pa.Table) -> Mask:
     return inside if one_bin.tokens_to is None else inside & (prompts_tokens < one_bin.tokens_to)
 
 
-def _tails(draw: BlockDraw, specs: Sequence[ClaimSpec], pairs: dict[Key, PairValues]) -> dict[tuple[Key, float], tuple[Floats, Floats]]:
+def _tails(draw: BlockDraw, specs: Sequence[ClaimSpec], pairs: dict[Key, RequestPair]) -> dict[tuple[Key, float], tuple[Floats, Floats]]:
     """Return both arms' replicates by column, stratum and percentile, from one pass over the resamples."""
     asked: dict[Key, list[float]] = {}
     for spec in specs:
-        if spec.percentile is not None and pairs[_key(spec)].problem is None:
-            asked.setdefault(_key(spec), []).append(spec.percentile)
+        if spec.percentile is not None and pairs[pair_key(spec)].problem is None:
+            asked.setdefault(pair_key(spec), []).append(spec.percentile)
     samples = [
         Sample(values=arm[pairs[key].members], positions=np.flatnonzero(pairs[key].members), percents=tuple(percents))
         for key, percents in asked.items()
@@ -157,7 +158,7 @@ def _tails(draw: BlockDraw, specs: Sequence[ClaimSpec], pairs: dict[Key, PairVal
     return found
 
 
-def _percentile(cell: PlannedCell, percent: float, pair: PairValues, replicates: tuple[Floats, Floats]) -> Measured:
+def _percentile(cell: PlannedCell, percent: float, pair: RequestPair, replicates: tuple[Floats, Floats]) -> Measured:
     return _with_replicates(percentile_figures(cell, percent, pair.samples, pair.warnings), replicates)
 
 
@@ -178,7 +179,7 @@ def percentile_figures(cell: PlannedCell, percent: float, samples: tuple[Floats,
     return measured
 
 
-def _mean(cell: PlannedCell, spec: ClaimSpec, draw: BlockDraw, pair: PairValues) -> Measured:
+def _mean(cell: PlannedCell, spec: ClaimSpec, draw: BlockDraw, pair: RequestPair) -> Measured:
     replicates = (_resampled_means(draw, pair.baseline, pair.members), _resampled_means(draw, pair.candidate, pair.members))
     return _with_replicates(mean_figures(cell, spec, pair.samples, pair.warnings), replicates)
 

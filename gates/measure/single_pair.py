@@ -14,7 +14,7 @@ from gates.measure.figures import THROUGHPUT, busy_period_requests, figure_of, s
 from gates.measure.measured import Measured
 from gates.measure.measured_windows import throughput_figures
 from gates.measure.pairing import Pairing, aligned, in_arrival_order
-from gates.measure.requests import mean_figures, pair_values, percentile_figures
+from gates.measure.requests import mean_figures, pair_requests, percentile_figures
 from gates.measure.step_noise import FALLBACKS, PairNoise, RunNoise, pair_noise
 from gates.statistics.compare import judged
 from gates.statistics.estimate import with_run_effect
@@ -22,7 +22,7 @@ from gates.statistics.pairs import batch_means_pair, bootstrap_pair, bootstrap_u
 from replay.seeds import stream
 
 if TYPE_CHECKING:
-    from gates.measure.requests import PairValues
+    from gates.measure.requests import RequestPair
     from gates.plan import PlannedCell
     from gates.statistics.blocks import Floats
     from gates.statistics.estimate import Estimate
@@ -59,7 +59,7 @@ def measure_pair(
         if spec.metric == THROUGHPUT:
             measured, table = throughput_figures(cell, *runs, is_paired=True), None
         else:
-            values, table = pair_values(spec, cell.policy.slo, *tables), tables[1]
+            values, table = pair_requests(spec, cell.policy.slo, *tables), tables[1]
             if values.problem is not None:
                 yield index, Measured(n=values.n, warnings=values.warnings, problem=values.problem)
                 continue
@@ -133,7 +133,7 @@ def _swapped(
     cell: PlannedCell,
     spec: ClaimSpec,
     measured: Measured,
-    values: PairValues,
+    values: RequestPair,
     noise: PairNoise | str,
     noise_of_runs: RunNoise,
     archive: ArchiveSets,

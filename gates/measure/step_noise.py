@@ -21,7 +21,7 @@ from replay.seeds import stream
 
 if TYPE_CHECKING:
     from gates.claim import ClaimSpec
-    from gates.measure.requests import PairValues
+    from gates.measure.requests import RequestPair
     from gates.plan import PlannedCell
     from replay.ingress.measured.measured_run import MeasuredRun
     from replay.specs.mapping import MappingSpec
@@ -42,7 +42,7 @@ class PairNoise:
     replays: StepReplay
     tables: tuple[pa.Table, pa.Table]
 
-    def swap(self, cell: PlannedCell, spec: ClaimSpec, values: PairValues) -> NoiseSwap:
+    def swap(self, cell: PlannedCell, spec: ClaimSpec, values: RequestPair) -> NoiseSwap:
         """Return the estimate of a claim about a percentile whose tail is known in both arms."""
         assert spec.percentile is not None
         members, arrivals = values.members, self.tables[0]["arrival_s"].to_numpy()
