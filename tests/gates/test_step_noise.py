@@ -101,18 +101,18 @@ def test_arms_whose_requests_arrive_at_other_times_are_not_swapped(trace, arms, 
 
 
 @pytest.mark.slow
-def test_false_alarms_and_false_releases_of_pairs_with_step_times_are_rare(archive):
+def test_false_alarms_of_pairs_with_step_times_are_rare_and_slower_steps_are_found(archive):
     outcomes = {0.0: [], 0.06: []}
-    for trial in range(60):
+    for trial in range(20):
         trace = load(N, 1000 + trial)
         baseline = measured(trace, 5000 + 2 * trial)
         for shift, found in outcomes.items():
             claims = claims_of(gate_runs(baseline, measured(trace, 5001 + 2 * trial, slower=1 + shift), TAILS, archive=archive))
             found += [claim.outcome for claim in claims.values()]
     same, worse = (np.array(found) for found in outcomes.values())
-    # One-sided 5 % bounds; at most 11 of 120 are then disproved with 97.5 % (binomial).
-    assert (same == "disproved").sum() <= 11
-    assert (same == "holds").mean() >= 0.8
+    # Of 40 claims at one-sided 5 %, at most 5 are disproved with 97.5 % (binomial); 49 of 60 held, 2 were disproved, when this was written.
+    assert (same == "disproved").sum() <= 5
+    assert (same == "holds").mean() >= 0.65
     assert (worse == "disproved").mean() >= 0.9
 
 
