@@ -24,6 +24,8 @@ from replay.errors import EvidenceError
 from replay.pipeline import Replayer, TableCache
 
 if TYPE_CHECKING:
+    from gates.claim import Claim
+    from gates.resimulation.judging import Judged
     from replay.assembly.run import Run
     from replay.specs.mapping import MappingSpec
 
@@ -109,6 +111,8 @@ def _recorded_cell(request: GateRequest, arm: Arm, record: RecordedCell) -> Cell
 def _judge_cell(
     request: GateRequest, progress: Progress, cell: Cell, planned: PlannedCell, replayer: Replayer, baseline: Run
 ) -> JudgedCell:
+    from gates.resimulation.judging import judge_by_replays
+
     unused = unused_measurements(cell, [replayer.table(arm.mapping) for arm in (request.baseline, request.candidate)])
     own = (*request.findings, *foreign_records(request, cell), *unused)
 
@@ -123,13 +127,22 @@ def _judge_cell(
         )
         return (*own, *run_checks(evidence))
 
-    def judgement_of(mapping: MappingSpec, run: Run) -> Judgement:
-        claims = judge(planned, baseline, run)
+    def judged(mapping: MappingSpec, run: Run, claims: tuple[Claim, ...]) -> Judgement:
         decision, basis = decide_cell(claims, findings_on(mapping, run))
         return Judgement(decision=decision, basis=basis, claims=claims)
 
-    candidate = replayer.run(request.candidate.mapping)
-    judgement, findings = judgement_of(request.candidate.mapping, candidate), findings_on(request.candidate.mapping, candidate)
+    def by_replays(mapping: MappingSpec) -> Judged:
+        jobs = max(1, request.jobs // len(request.cells))
+        return judge_by_replays(planned, replayer, (request.baseline.mapping, mapping), jobs)
+
+    def judgement_of(mapping: MappingSpec, run: Run) -> Judgement:
+        """Judge a hybrid: by resamples of its run, and only what they would release by replays too."""
+        screened = judged(mapping, run, judge(planned, baseline, run))
+        return judged(mapping, run, by_replays(mapping).claims) if screened.decision == "release" else screened
+
+    candidate, found = replayer.run(request.candidate.mapping), by_replays(request.candidate.mapping)
+    judgement = judged(request.candidate.mapping, candidate, found.claims)
+    findings = (*findings_on(request.candidate.mapping, candidate), *found.findings())
     if judgement.basis in ("regression", "inconclusive"):
         progress(f"{cell.trace.name} on {cell.hardware.name}: {judgement.basis}; looking for the cause")
     arm = request.candidate

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING
 
 from gates.claim import Claim, Interval, Outcome
 from gates.margins import format_margin
-from gates.plan import METHOD, PlannedCell, PlannedClaim
+from gates.plan import PlannedCell, PlannedClaim
 from replay.errors import InvariantError
 
 if TYPE_CHECKING:
     from gates.measure.measured import Measured
+    from gates.resimulation.replicates import Resimulated
     from gates.statistics.compare import Comparison
     from replay.assembly.run import Run
 
 
-def judge(cell: PlannedCell, baseline: Run, candidate: Run) -> tuple[Claim, ...]:
+def judge(cell: PlannedCell, baseline: Run, candidate: Run, resimulated: Resimulated | None = None) -> tuple[Claim, ...]:
     """Return every planned claim of the cell with its evidence and outcome, in the plan's order.
 
-    A claim whose data are missing or too few is undecided, never dropped and never held.
+    Its replicates are those of `resimulated` where there are such, else resamples of the two runs. A claim whose data are missing or too
+    few is undecided, never dropped and never held.
 
     Raises:
         InvariantError: a run's table holds NaN or infinity.
@@ -29,7 +31,11 @@ def judge(cell: PlannedCell, baseline: Run, candidate: Run) -> tuple[Claim, ...]
     from gates.measure import measure_cell
 
     measured = measure_cell(cell, baseline, candidate)
-    compared = [_compare(cell, claim, figures) for claim, figures in zip(cell.claims, measured, strict=True)]
+    if resimulated is not None:
+        from gates.resimulation.doubt import with_resimulated
+
+        measured = [with_resimulated(cell, index, one, resimulated) for index, one in enumerate(measured)]
+    compared = [compare_claim(cell, claim, figures) for claim, figures in zip(cell.claims, measured, strict=True)]
     adjusted = _adjusted_p(cell, measured, compared)
     rows = zip(cell.claims, measured, compared, adjusted, strict=True)
     return tuple(_claim(cell, claim, figures, comparison, p) for claim, figures, comparison, p in rows)
@@ -43,7 +49,8 @@ def unmeasured(cell: PlannedCell, why: str) -> tuple[Claim, ...]:
     return tuple(_claim(cell, claim, measured, None, None) for claim in cell.claims)
 
 
-def _compare(cell: PlannedCell, claim: PlannedClaim, measured: Measured) -> Comparison | None:
+def compare_claim(cell: PlannedCell, claim: PlannedClaim, measured: Measured) -> Comparison | None:
+    """Return the comparison of a claim's figures, None where it has none."""
     from gates.statistics.compare import compare
 
     if measured.replicates is None or measured.baseline is None or measured.candidate is None:
@@ -98,6 +105,8 @@ def _decide(measured: Measured, comparison: Comparison | None, adjusted_p: float
 
 def _undecided(measured: Measured, comparison: Comparison, adjusted_p: float | None) -> _Decision:
     n_needed = _needed(measured, comparison)
+    if measured.doubt is not None:
+        return _Decision(outcome="undecided", reason_code=measured.doubt[0], reason=measured.doubt[1], n_needed=None)
     more = "" if n_needed is None else f"; about {n_needed} instead of {measured.n} would decide it if the estimate stands"
     interval = f"{comparison.lower:.4g} to {comparison.upper:.4g}"
     if comparison.beyond_no_change:
@@ -140,16 +149,17 @@ def _claim(cell: PlannedCell, planned: PlannedClaim, measured: Measured, compari
         difference=difference,
         interval=_interval(comparison, cell.policy.alpha),
         margin=spec.margin if comparison is None else comparison.margin,
-        method=METHOD,
+        method=measured.method,
         n=measured.n,
         n_beyond=measured.n_beyond,
-        replicates=0 if comparison is None else cell.policy.replicates,
+        replicates=0 if comparison is None or measured.replicates is None else len(measured.replicates[0]),
         minimum_detectable_effect=None if comparison is None else comparison.minimum_detectable_effect,
         disproof_criterion=planned.disproof_criterion,
         rollback_boundary=planned.rollback_boundary,
         outcome=decision.outcome,
         blocking=spec.blocking,
         adjusted_p=adjusted_p,
+        flip_ratio=measured.flip_ratio,
         warnings=_warnings(planned, measured, comparison),
         reason_code=decision.reason_code,
         reason=decision.reason,

@@ -14,6 +14,8 @@ from replay.tiling.schedule import Schedule, schedule
 from replay.tiling.table_bytes import pack, unpack
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from replay.assembly.run import Run
     from replay.ingress.trace import Trace
     from replay.specs.hardware import HardwareSpec
@@ -129,17 +131,22 @@ class Replayer:
         known = self._runs.get(mapping.digest)
         return known or self._remember(self._runs, mapping.digest, self._replayed(mapping))
 
-    def _replayed(self, mapping: MappingSpec) -> Run:
+    def replay_other(self, trace: Trace, mapping: MappingSpec, kernel_factors: Mapping[str, float]) -> Run:
+        """Return the mapping's run on other traffic, with each kernel's whole time scaled; nothing of it is remembered."""
         table = self.table(mapping)
         return assemble(
-            trace=self.trace,
+            trace=trace,
             table=table,
-            replayed=replay(self.trace, table),
+            replayed=replay(trace, table, kernel_factors=kernel_factors),
             model=self.model.name,
             hardware=self.hardware.name,
             mapping_digest=mapping.digest,
             seed=self.seed,
+            kernel_factors=kernel_factors,
         )
+
+    def _replayed(self, mapping: MappingSpec) -> Run:
+        return self.replay_other(self.trace, mapping, {})
 
     def _remember(self, memory: dict[str, Kept], digest: str, result: Kept) -> Kept:
         while len(memory) > self.KEPT_RUNS:

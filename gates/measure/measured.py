@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from gates.plan import PlannedCell
+from gates.plan import METHOD, PlannedCell
 from gates.statistics.blocks import BlockDraw, Floats, block_length, draw_blocks
 from replay.errors import InvariantError
 from replay.seeds import stream
@@ -21,6 +21,7 @@ ProblemCode = Literal[
     "too_few_samples",
     "too_few_windows",
     "undefined_resamples",
+    "model_error_too_large",
 ]
 Problem = tuple[ProblemCode, str]
 """Why a claim cannot be decided whatever its figures are: a code and a sentence."""
@@ -40,6 +41,12 @@ class Measured:
     warnings: tuple[str, ...] = ()
     problem: Problem | None = None
     n_needed: int | None = None
+    method: str = METHOD
+    """How the replicates came to be."""
+    flip_ratio: float | None = None
+    """Share of the replicates that lie on the other side of the margin's end than the runs themselves; None where it is not worked out."""
+    doubt: Problem | None = None
+    """What keeps the claim from a decision, where that is known better than from its interval."""
 
 
 def draw_units(cell: PlannedCell, n: int, name: str) -> BlockDraw:

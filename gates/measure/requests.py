@@ -34,21 +34,21 @@ def measure_requests(
     if baseline.num_rows == 0:
         yield from ((index, Measured(problem=("metric_absent", "the trace has no requests"))) for index, _ in wanted)
         return
-    pairs = {_key(spec): _pair(spec, cell.policy.slo, baseline, candidate) for _, spec in wanted}
+    pairs = {pair_key(spec): pair_requests(spec, cell.policy.slo, baseline, candidate) for _, spec in wanted}
     draw = draw_units(cell, baseline.num_rows, "bootstrap")
     tails = _tails(draw, [spec for _, spec in wanted], pairs)
     for index, spec in wanted:
-        pair = pairs[_key(spec)]
+        pair = pairs[pair_key(spec)]
         if pair.problem is not None:
             yield index, Measured(n=pair.n, warnings=pair.warnings, problem=pair.problem)
         elif spec.percentile is None:
             yield index, _mean(cell, spec, draw, pair)
         else:
-            yield index, _percentile(cell, spec.percentile, pair, tails[_key(spec), spec.percentile])
+            yield index, _percentile(cell, spec.percentile, pair, tails[pair_key(spec), spec.percentile])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Pair:
+class RequestPair:
     """One metric of both arms over the requests of one stratum."""
 
     baseline: Floats
@@ -70,11 +70,12 @@ class _Pair:
         return self.baseline, self.candidate
 
 
-def _key(spec: ClaimSpec) -> Key:
+def pair_key(spec: ClaimSpec) -> Key:
+    """Return what claims share that are about one metric of one stratum."""
     return spec.definition.column, spec.stratum
 
 
-def _pair(spec: ClaimSpec, slo: SloLimits | None, baseline: pa.Table, candidate: pa.Table) -> _Pair:
+def pair_requests(spec: ClaimSpec, slo: SloLimits | None, baseline: pa.Table, candidate: pa.Table) -> RequestPair:
     column = spec.definition.column
     values, present = zip(*(_read(table, column, slo) for table in (baseline, candidate)), strict=True)
     completed = [_completed(table) for table in (baseline, candidate)]
@@ -91,7 +92,7 @@ def _pair(spec: ClaimSpec, slo: SloLimits | None, baseline: pa.Table, candidate:
         problem = ("stratum_absent", "the trace has no such request")
     elif not members.any():
         problem = ("metric_absent", f"{_lacking(present, stratum)} {column} for any such request")
-    return _Pair(baseline=values[0], candidate=values[1], members=members, warnings=warnings, problem=problem)
+    return RequestPair(baseline=values[0], candidate=values[1], members=members, warnings=warnings, problem=problem)
 
 
 def _lacking(present: Sequence[Mask], stratum: Mask) -> str:
@@ -129,12 +130,12 @@ def _stratum(stratum: str, table: pa.Table) -> Mask:
     return inside if one_bin.tokens_to is None else inside & (prompts_tokens < one_bin.tokens_to)
 
 
-def _tails(draw: BlockDraw, specs: Sequence[ClaimSpec], pairs: dict[Key, _Pair]) -> dict[tuple[Key, float], tuple[Floats, Floats]]:
+def _tails(draw: BlockDraw, specs: Sequence[ClaimSpec], pairs: dict[Key, RequestPair]) -> dict[tuple[Key, float], tuple[Floats, Floats]]:
     """Return both arms' replicates by column, stratum and percentile, from one pass over the resamples."""
     asked: dict[Key, list[float]] = {}
     for spec in specs:
-        if spec.percentile is not None and pairs[_key(spec)].problem is None:
-            asked.setdefault(_key(spec), []).append(spec.percentile)
+        if spec.percentile is not None and pairs[pair_key(spec)].problem is None:
+            asked.setdefault(pair_key(spec), []).append(spec.percentile)
     samples = [
         Sample(values=arm[pairs[key].members], positions=np.flatnonzero(pairs[key].members), percents=tuple(percents))
         for key, percents in asked.items()
@@ -149,7 +150,7 @@ def _tails(draw: BlockDraw, specs: Sequence[ClaimSpec], pairs: dict[Key, _Pair])
     return found
 
 
-def _percentile(cell: PlannedCell, percent: float, pair: _Pair, replicates: tuple[Floats, Floats]) -> Measured:
+def _percentile(cell: PlannedCell, percent: float, pair: RequestPair, replicates: tuple[Floats, Floats]) -> Measured:
     minimum, steady = cell.policy.minimum_beyond, cell.policy.warning_beyond
     beyond = pair.n - rank(pair.n, percent)
     baseline, candidate = (percentile(arm[pair.members], percent) for arm in pair.arms)
@@ -164,7 +165,7 @@ def _percentile(cell: PlannedCell, percent: float, pair: _Pair, replicates: tupl
     return _with_replicates(measured, replicates)
 
 
-def _mean(cell: PlannedCell, spec: ClaimSpec, draw: BlockDraw, pair: _Pair) -> Measured:
+def _mean(cell: PlannedCell, spec: ClaimSpec, draw: BlockDraw, pair: RequestPair) -> Measured:
     counts = block_counts(draw, pair.members).astype(np.float64)
     baseline, candidate = (np.where(pair.members, arm, 0.0) for arm in pair.arms)
     measured = Measured(

@@ -118,6 +118,11 @@ class FamilyCalibration:
         """What names it among the calibrations of a device."""
         return self.family, self.stack, self.variant
 
+    @property
+    def label(self) -> str:
+        """The same as one text."""
+        return "/".join(self.key)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationDocument:

@@ -1,0 +1,151 @@
+"""What the replicates of a re-simulation say beyond their bounds: flips, two modes, and whether the model's error alone forbids a decision."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from gates.judge import compare_claim
+from gates.measure.measured import Measured, Problem
+from gates.plan import RESIMULATION_METHOD, PlannedCell
+from gates.resimulation.errors import KernelError
+from gates.resimulation.replicates import Resimulated
+from gates.statistics.blocks import Floats
+from gates.statistics.compare import Comparison
+
+LEAST_MODE_RATIO = 0.05
+"""Smaller groups of replicates are a tail, not a second mode."""
+MODE_GAP = 4.0
+"""Distance of two modes over the larger of their own spreads, from which nothing lies between them."""
+
+
+def with_resimulated(cell: PlannedCell, index: int, measured: Measured, resimulated: Resimulated) -> Measured:
+    """Return a claim's figures with the replicates of a re-simulation in place of resamples, and what they say beside their bounds."""
+    replicates = resimulated.of_claim(index)
+    if measured.problem is not None and measured.problem[0] != "undefined_resamples":
+        return measured
+    if replicates is None:
+        sentence = "some replays of resampled traffic have no such figure"
+        return replace(measured, replicates=None, problem=("undefined_resamples", sentence), method=RESIMULATION_METHOD)
+    found = replace(measured, replicates=replicates, problem=None, n_needed=None, method=RESIMULATION_METHOD)
+    comparison = compare_claim(cell, cell.claims[index], found)
+    if comparison is None:
+        return found
+    effects = _effects(comparison, replicates)
+    warnings = (*found.warnings, *_two_modes(effects))
+    doubt = _model_doubt(comparison, effects, resimulated, cell.policy.alpha)
+    return replace(found, flip_ratio=_flips(comparison, replicates), warnings=warnings, doubt=doubt)
+
+
+def settled(cell: PlannedCell, measured: list[Measured], resimulated: Resimulated) -> bool:
+    """Return whether the sampling error of a bound reaches no value that a blocking claim's bound is compared with."""
+    for index, (claim, one) in enumerate(zip(cell.claims, measured, strict=True)):
+        if claim.spec.blocking:
+            found = with_resimulated(cell, index, one, resimulated)
+            comparison = compare_claim(cell, claim, found) if found.problem is None else None
+            if comparison is not None and found.replicates is not None and _close(comparison, found.replicates, cell.policy.alpha):
+                return False
+    return True
+
+
+def _close(comparison: Comparison, replicates: tuple[Floats, Floats], alpha: float) -> bool:
+    effects = np.sort(_raw_effects(comparison, replicates))
+    count = len(effects)
+    spread = 2.0 * math.sqrt(count * alpha * (1.0 - alpha))  # two standard errors of the place of the bound
+    low = [int(np.clip(place, 0, count - 1)) for place in (alpha * count - spread, alpha * count + spread)]
+    lower, upper = (effects[low[0]], effects[low[1]]), (effects[-1 - low[1]], effects[-1 - low[0]])
+    bad, good = (upper, lower) if comparison.limit > comparison.no_change else (lower, upper)
+    near_limit = bad[0] <= comparison.limit <= bad[1] and bad[0] < bad[1]
+    near_no_change = good[0] <= comparison.no_change <= good[1] and good[0] < good[1]
+    return near_limit or (near_no_change and not comparison.inside_margin)
+
+
+def _raw_effects(comparison: Comparison, replicates: tuple[Floats, Floats]) -> Floats:
+    baseline, candidate = replicates
+    return candidate / baseline if comparison.scale == "ratio" else candidate - baseline
+
+
+def _effects(comparison: Comparison, replicates: tuple[Floats, Floats]) -> Floats:
+    """Return the effects [replicates] on a scale where no change is 0 and worse is above."""
+    effects = _raw_effects(comparison, replicates)
+    return _sign(comparison) * (np.log(np.maximum(effects, np.finfo(float).tiny)) if comparison.scale == "ratio" else effects)
+
+
+def _sign(comparison: Comparison) -> float:
+    return 1.0 if comparison.limit > comparison.no_change else -1.0
+
+
+def _flips(comparison: Comparison, replicates: tuple[Floats, Floats]) -> float:
+    effects, sign = _raw_effects(comparison, replicates), _sign(comparison)
+    beyond = sign * (effects - comparison.limit) > 0
+    return float(np.mean(beyond != (sign * (comparison.estimate - comparison.limit) > 0)))
+
+
+def _two_modes(effects: Floats) -> tuple[str, ...]:
+    """Return a warning where the replicates fall into two groups with nothing between: which one happens is chance."""
+    ordered = np.sort(effects)
+    least = math.ceil(LEAST_MODE_RATIO * len(ordered))
+    gaps = np.diff(ordered)[least - 1 : len(ordered) - least]
+    if not len(gaps):
+        return ()
+    cut = least + int(np.argmax(gaps))
+    groups = ordered[:cut], ordered[cut:]
+    distance, widest = float(groups[1].mean() - groups[0].mean()), max(float(np.std(group)) for group in groups)
+    if float(gaps.max()) <= widest or distance <= MODE_GAP * widest:
+        return ()
+    share = len(groups[1]) / len(ordered)
+    return (f"bistable: {share:.0%} of the replays are about {math.expm1(distance):+.0%} worse than the others, with nothing between",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Split:
+    """A claim's spread, divided by what it comes from; on the scale of `_effects`."""
+
+    centre: float
+    traffic_sd: float
+    """Of the traffic drawn, and of whatever else the kernels' own errors do not explain."""
+    by_kernel: dict[str, float]
+    """Standard deviation that each changed kernel's own error brings."""
+
+    @classmethod
+    def of(cls, effects: Floats, resimulated: Resimulated) -> _Split | None:
+        changed = [place for place, error in enumerate(resimulated.errors) if error.specific_sd > 0.0]
+        if not changed or len(effects) < 4 * (len(changed) + 1):
+            return None
+        design = np.column_stack([np.ones(len(effects)), resimulated.specific[:, changed]])
+        slopes, *_ = np.linalg.lstsq(design, effects, rcond=None)
+        rest = effects - design @ slopes
+        traffic_sd = math.sqrt(float(rest @ rest) / (len(effects) - len(slopes)))
+        names = [resimulated.errors[place].kernel for place in changed]
+        return cls(
+            centre=float(slopes[0]), traffic_sd=traffic_sd, by_kernel=dict(zip(names, np.abs(slopes[1:]).tolist(), strict=True))
+        )
+
+
+def _model_doubt(comparison: Comparison, effects: Floats, resimulated: Resimulated, alpha: float) -> Problem | None:
+    """Return why a claim is undecided where exact kernel times would decide it: which kernels must be known, and how well."""
+    if comparison.inside_margin or comparison.beyond_no_change:
+        return None
+    split = _Split.of(effects, resimulated)
+    if split is None:
+        return None
+    end = _sign(comparison) * (math.log(comparison.limit) if comparison.scale == "ratio" else comparison.limit - comparison.no_change)
+    allowed_sd = max(end - split.centre, split.centre) / NormalDist().inv_cdf(1.0 - alpha)
+    own_sd = math.sqrt(sum(sd**2 for sd in split.by_kernel.values()))
+    if allowed_sd <= split.traffic_sd or own_sd == 0.0:
+        return None
+    factor = math.sqrt(allowed_sd**2 - split.traffic_sd**2) / own_sd
+    if factor >= 1.0:
+        return None
+    errors = {error.kernel: error for error in resimulated.errors}
+    worst = sorted(split.by_kernel, key=lambda name: -split.by_kernel[name])[:3]
+    wanted = ", ".join(f"{name} to {_percent(factor, errors[name])} instead of {_percent(1.0, errors[name])}" for name in worst)
+    sentence = f"the error of the kernels' model alone forbids a decision: with the time of {wanted} (one standard deviation) it would be decided"
+    return "model_error_too_large", sentence
+
+
+def _percent(factor: float, error: KernelError) -> str:
+    return f"{100.0 * math.expm1(factor * error.specific_sd):.2g} %"
