@@ -25,6 +25,7 @@ def make_trace(
     name: str = "test",
     prefix_blocks: Sequence[Sequence[int] | None] | None = None,
     prefix_block_tokens: int | None = None,
+    priority: Sequence[int | None] | None = None,
 ) -> Trace:
     """A synthetic trace with ids r0, r1, ... in the order given (which a law may choose to be out of arrival order)."""
     count = len(arrival_s)
@@ -36,6 +37,8 @@ def make_trace(
     }
     if prefix_blocks is not None:
         columns["prefix_blocks"] = pa.array(prefix_blocks, pa.list_(pa.int64()))
+    if priority is not None:
+        columns["priority"] = pa.array(priority, pa.int64())
     provenance = TraceProvenance(
         kind="synthetic",
         origin="test",
@@ -75,9 +78,10 @@ def make_limits(
     )
 
 
-def make_pool(blocks_count: int = AMPLE, block_tokens: int = 16) -> KvPool:
+def make_pool(blocks_count: int = AMPLE, block_tokens: int = 16, block_swap_s: float = 0.0) -> KvPool:
     """A cache; ample unless said otherwise."""
-    return KvPool(blocks_count=blocks_count, block_tokens=block_tokens, block_bytes=1.0, weights_bytes=1.0, workspace_bytes=0.0)
+    sizes = {"block_bytes": 1.0, "weights_bytes": 1.0, "workspace_bytes": 0.0, "block_swap_s": block_swap_s}
+    return KvPool(blocks_count=blocks_count, block_tokens=block_tokens, **sizes)
 
 
 def captured_table(limits: StepLimits, sizes: Sequence[int] = (), *, decode_only: bool = False) -> pa.Table:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from gates.attribution.growth import ALL_STEPS, Growth, growth_that_counts, step_growths
@@ -17,7 +16,7 @@ from gates.attribution.trials import Trials
 from gates.rejections import CONTEXT_LIMIT, KV_CAPACITY, LIMITS, rejected_more
 from replay.assembly.run import Run
 from replay.errors import SpecError
-from replay.execution.step_costs import Floats, PricedKernel, price_kernels, step_seconds
+from replay.execution.step_costs import Floats, PricedKernel, price_kernels, step_seconds, swap_seconds
 from replay.tiling.step_table import StepTable
 from replay.tiling.terms import BOTTLENECK_OF_TERM, COLLECTIVE_LAYER
 
@@ -122,8 +121,9 @@ def _split(table: StepTable, steps: pa.Table) -> Split:
     prefill = steps["prefill_tokens"].to_numpy() > 0
     phases = {name: mask for name, mask in (("prefill", prefill), ("decode", ~prefill)) if mask.any()}
     seconds = step_seconds(table, steps)
+    host_s = seconds.duration_s - seconds.device_s + swap_seconds(table, steps)
     for phase, mask in phases.items():
-        split[phase, HOST, HOST_WAIT] = float(np.maximum(seconds.host_s - seconds.device_s, 0.0)[mask].sum())
+        split[phase, HOST, HOST_WAIT] = float(host_s[mask].sum())
     for kernel in price_kernels(table, steps):
         for term, one_call_s in _exposed(kernel).items():
             each_s = (kernel.weight * one_call_s)[kernel.row]

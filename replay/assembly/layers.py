@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from replay.assembly.busy import busy_seconds
 from replay.assembly.run import LAYERS_SCHEMA
 from replay.errors import InvariantError
 from replay.execution.cost_arrays import flatten, kernel_rows
-from replay.execution.step_costs import Counts, Floats, check_factors
+from replay.execution.step_costs import Counts, Floats, check_factors, swap_seconds
 from replay.execution.tables import Replay
 from replay.tiling.step_table import StepTable
 from replay.tiling.terms import combine
 
 HOST_LAYER = "host"
-"""Time that steps waited for the host after their device work was done, or for kernels to be compiled."""
+"""Time that steps waited for the host after their device work was done, for kernels to be compiled, or for cache blocks to move to host
+memory and back."""
 ALL_LAYERS = "all"
 PRICE_TOLERANCE = 1e-9
 """Relative; rounding of a sum over kernels in another order is far below it, another table or factor far above."""
@@ -73,18 +75,18 @@ def share_time(
     by_layer, amounts = np.zeros((windows, len(layers) + 2, 2)), np.zeros((windows, 5))
     uses = [np.zeros(len(part.by_layer), dtype=np.int64) for part in rows.values()]
     sums = [np.zeros((len(found), len(_KERNEL_SUMS))) for found in by_axis]
-    steps = {name: _read_only(replay.steps[name]) for name in STEP_COLUMNS}
+    steps = {name: _read_only(replay.steps[name].to_numpy()) for name in STEP_COLUMNS}
     if not table.limits.host_overlap:  # then all of the host's time is beside the device's, not what it lasts longer
-        steps["compile_s"] = steps["compile_s"] + np.minimum(steps["device_s"], steps["host_s"])
-        steps["compile_s"].flags.writeable = False
+        steps["compile_s"] = _read_only(steps["compile_s"] + np.minimum(steps["device_s"], steps["host_s"]))
+    swap_s = _read_only(swap_seconds(table, replay.steps))
     tally(
-        (*steps.values(), _slowdowns(replay.steps, table), busy_seconds(replay.steps)),
+        (*steps.values(), _slowdowns(replay.steps, table), busy_seconds(replay.steps), swap_s),
         (*(part.by_layer for part in rows.values()), *(part.terms for part in rows.values()), *places),
         (costs.decode, costs.context_knots, costs.prefill, costs.token_knots, costs.keys_knots),
         window_s,
         (by_layer, amounts, *uses, *sums, np.zeros((len(layers), 2))),
     )
-    _check_price(float(by_layer[:, : len(layers), 0].sum()), float(steps["device_s"].sum()))
+    _check_price(float(by_layer[:, : len(layers), 0].sum()), float((steps["device_s"] - swap_s).sum()))
     totals = {layer: dict.fromkeys(_TOTALS, 0.0) for layer in layers}
     for part, used in zip(rows.values(), uses, strict=True):
         part.add_totals(totals, used)
@@ -109,8 +111,8 @@ def share_time(
 def layer_table(shares: TimeShares) -> pa.Table:
     """Return LAYERS_SCHEMA over the whole replay: layer types in the table's order, then `host`.
 
-    `host` holds what steps waited beyond the device (as `launch_s`), so that time_s of all rows adds up to busy time; to more, where steps
-    overlap in a pipeline.
+    `host` holds what steps waited beyond the device and for swapped blocks (as `launch_s`), so that time_s of all rows adds up to busy
+    time; to more, where steps overlap in a pipeline.
     """
     host_s = float(shares.time_s[:, -2].sum())
     totals = {**shares.totals, HOST_LAYER: dict.fromkeys(_TOTALS, 0.0) | {"time_s": host_s, "launch_s": host_s}}
@@ -190,8 +192,8 @@ def _slowdowns(steps: pa.Table, table: StepTable) -> Floats:
     return slowdowns
 
 
-def _read_only(column: pa.ChunkedArray) -> Any:
-    """Return a column as an array that nobody may write to, whether it was copied or not: one type for compiled code."""
-    values = column.to_numpy().view()
+def _read_only(column: npt.NDArray[Any]) -> Any:
+    """Return a view of a column that nobody may write to, whether it was copied or not: one type for compiled code."""
+    values = column.view()
     values.flags.writeable = False
     return values

@@ -26,7 +26,7 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
     """Add up all steps.
 
     - `steps`: the columns of STEPS_SCHEMA that STEP_COLUMNS of `replay.assembly.layers` names, what the clock multiplied compute
-      times by, and `busy_seconds`.
+      times by, `busy_seconds`, and the seconds of swapped blocks.
     - `rows`: times and stalls at the full clock of token-wise kernels [phase and tokens, layers] and of those by sequences [sequences,
       layers]; TERM of both, for other clocks; and the layer of each kernel on each axis (tokens, sequences, decode, prefill).
     - `costs`: `decode`, `context_knots`, `prefill`, `token_knots`, `keys_knots` of CostArrays.
@@ -35,7 +35,7 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
       a step [layers, TIME and STALL].
     """
     start_s, end_s, compile_s, device_s, host_s = steps[:5]
-    tokens, sequences, decodes, contexts, prefill_tokens, pairs, recomputed, outputs, captured, slowdowns, busy_s = steps[5:]
+    tokens, sequences, decodes, contexts, prefill_tokens, pairs, recomputed, outputs, captured, slowdowns, busy_s, swap_s = steps[5:]
     token_rows, sequence_rows, token_terms, sequence_terms, token_layers, sequence_layers, decode_layers, prefill_layers = rows
     decode, context_knots, prefill, token_knots, keys_knots = costs
     by_layer, amounts, token_uses, sequence_uses, token_sums, sequence_sums, decode_sums, prefill_sums, now = sums
@@ -77,7 +77,7 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
             by_layer[window, layer, TIME] += now[layer, TIME]
             by_layer[window, layer, STALL] += now[layer, STALL]
             stall_s += now[layer, STALL]
-        by_layer[window, layers, TIME] += max(host_s[step] - device_s[step], 0.0) + compile_s[step]
+        by_layer[window, layers, TIME] += max(host_s[step] - device_s[step], 0.0) + compile_s[step] + swap_s[step]
         if busy_s[step] < end_s[step] - start_s[step]:  # it overlaps the step before it in a pipeline
             stall_s *= busy_s[step] / (max(device_s[step], host_s[step]) + compile_s[step])
         by_layer[window, layers + 1, TIME] += busy_s[step]

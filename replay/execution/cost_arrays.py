@@ -129,6 +129,8 @@ def _check_table(table: StepTable) -> None:
         raise InvariantError(f"a step table has a limit below 1: {limits}, {table.pool}, {knots} knots")
     if limits.scheduler != "chunked" and limits.max_context_tokens > limits.max_batched_tokens:
         raise InvariantError(f"the {limits.scheduler} scheduler computes prompts whole: a context beyond one step's tokens in {limits}")
+    if limits.prefix_cache and limits.preemption == "swap":
+        raise InvariantError(f"blocks that are found again cannot be swapped: {limits}")
     if limits.async_scheduling and limits.inflight_steps > 1:
         raise InvariantError(f"two rules say how many steps are in flight: {limits}")
     if limits.overlapping_stages > 1 and set(table.stages["stage"].to_pylist()) != set(range(limits.pipeline_stages)):

@@ -41,25 +41,31 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     - With `inflight_steps` above 1, so many micro-batches are in flight in a pipeline (the batch queue of vLLM V1, whose
       `max_concurrent_batches` is the pipeline size). A step is composed while there are fewer: an idle server composes at once, a full
       one, or one that has nothing to compose, when the oldest step ends. Who has its next token in flight computes nothing until it is
-      out; preempted, it holds up the queue until then. Chunks of one prompt may follow one another, for tokens count as
-      computed when they are scheduled (V1's num_computed_tokens).
+      out; preempted, it holds up the queue until then or is passed over (`unfit`). Chunks of one prompt may follow one another, for
+      tokens count as computed when they are scheduled (V1's num_computed_tokens).
       Stages are a flow shop: a step enters one when it has left the stage before and the step before it has left this one, and stays
       for its share of max(device, host); `start_s` is when it enters the first, `end_s` when it leaves the last. Shares are the
       same for all steps of a table: the stages' parts of the token-wise kernels' seconds in a full prefill step.
     - `scheduler`, the default `chunked` (vLLM V1; Sarathi-Serve, arXiv 2403.02310): running sequences go first, in order of
       admission: the next token of a decoding one, or the next chunk (what the token budget leaves) of an unfinished prompt. Then,
-      unless this step preempted, waiting ones are admitted while budget, seats and cache blocks last; one that does not fit
-      holds up those behind it.
+      unless this step preempted, waiting ones are admitted while budget, seats and cache blocks last.
       `prefill_first` (vLLM V0 without chunked prefill): waiting ones are admitted with whole prompts, in steps without decodes;
       where none can be, all running ones decode. V0 wants a free block for each decode, here only one that needs it takes it.
       `static` (request-level batching, as of FasterTransformer; Orca, OSDI 2022, section 2): requests are admitted, with whole
       prompts, only when nothing runs, and the batch runs until all of it is done. With `max_delay_s` it waits to fill, to
       `max_running` requests or `max_batched_tokens` tokens, until its oldest request has waited so long: Triton's dynamic
       batcher (max_queue_delay_microseconds) where requests have one output token, as those of encoders and image networks.
+      With `preferred_sizes` (Triton's preferred_batch_size, as its model configuration guide has it): where the queue can fill a batch of
+      a preferred size, one of the largest such size is sent at once and the others stay, whatever the delay; where it fills the largest
+      batch allowed, that is sent. Else the batch waits for more until its oldest request has waited `max_delay_s`, then all are sent.
     - `queue`: `fcfs`; `sjf`, shortest prompt first (BLIS); `longest_prefix`, most cached tokens first (SGLang's lpm); `hrrn`,
       highest response ratio (Brinch Hansen 1971), that is time waited for each prompt token left to compute. The last two sort
       the queue for every step that could admit, and leave it alone while more than 128 wait (SGLang's limit for lpm).
-      Preempted sequences always stand in front.
+      Preempted sequences stand in front. `priority` (vLLM V1's `--scheduling-policy priority`): the smallest `priority` of the trace
+      first (null is 0), then by arrival, preempted ones too. Nobody is preempted for one that waits.
+    - `unfit`: a waiting request that lacks cache blocks, or budget for its whole prompt, holds up those behind it (`block`, as vLLM V1),
+      or is passed over in this step and keeps its place (`skip`: first fit; not the rule of a server that is named here). Nothing
+      keeps smaller ones from passing it again and again.
     - `kv_policy`: `on_demand` admits whoever has blocks for its first chunk (older vLLM V1; TensorRT-LLM's MAX_UTILIZATION);
       `whole_prompt` wants the whole prompt's blocks free, but takes them by chunks (vLLM 0.19); `reserve` takes all blocks that
       prompt and output will need, so that nobody is preempted (TensorRT-LLM's GUARANTEED_NO_EVICT). Admission leaves
@@ -73,7 +79,16 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
       Which prompts begin alike is what the trace's `prefix_blocks` say; what they do not cover, and all output, is found by its own
       request alone. Blocks of the same content that were computed side by side stay two.
     - Where a running sequence finds no free block, the newest running one (perhaps itself) is preempted: it returns its
-      blocks, goes to the *front* of the queue, and later computes prompt and generated tokens again as a prompt.
+      blocks, goes to the *front* of the queue, and later computes prompt and generated tokens again as a prompt. By `priority`,
+      the running one of the largest (priority, arrival) is preempted and goes back to its place in the queue. If it had its share of
+      the step, that is undone, and the one that lacked blocks tries again with the budget given back (in vLLM,
+      those behind it have that). If it is the one that lacks blocks, those behind it wait for the next step, unless nobody went before.
+    - `preemption`: `recompute` as above; with `swap` (vLLM V0's `--preemption-mode swap`, `--swap-space`) the blocks go to host memory,
+      of which there is enough, and come back when it is admitted again, which takes blocks for all of its tokens. It goes on where it
+      stopped: with its next token or the rest of its prompt, in a step that may hold prompts. Each block costs block bytes / host
+      link rate, each way, on top of the device time of the first step composed with or after the move; nothing overlaps it. (V0
+      swapped only groups of several sequences unless told, and let no prompt in while any was out; here the front of the queue does
+      that, with `block`.) Not with `prefix_cache`.
     - The step that computes the last token of a prompt emits the first output token at its end; every decode emits one.
     - With `compile_bins`, kernels are compiled for a bin of token counts when the first step needs it, which waits `compile_variant_s`
       (just-in-time compilers: DeepGEMM, Triton, torch.compile); steps beyond the last bin need nothing compiled. `at_start`: all
@@ -101,9 +116,10 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     requests = trace.requests
     fits = rejections(requests, table) == FITS
     arrival_s, prompt, output = (requests[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens"))
+    priority = requests["priority"].fill_null(0).to_numpy()
     order = np.argsort(arrival_s, kind="stable")
     order = order[fits[order]]
-    sequences = new_sequences(order, arrival_s[order], prompt[order], output[order])
+    sequences = new_sequences(order, arrival_s[order], prompt[order], output[order], priority[order])
     cache = new_cache(trace, sequences["total_tokens"], table)
     power = new_power(table, kernel_factors, RECORD_STEPS)
     steps, token_gaps = _run(sequences, costs, new_arrays(len(sequences), table, cache), power)

@@ -68,7 +68,7 @@ def fleet_arrays(trace: Trace, fits: np.ndarray, load: Load, routing: int) -> Fl
     requests = trace.requests
     arrival_s = requests["arrival_s"].to_numpy() if trace.has_arrivals else np.zeros(requests.num_rows)
     prompt, output = (requests[name].to_numpy() for name in ("prompt_tokens", "output_tokens"))
-    pending = new_pending(np.arange(requests.num_rows), arrival_s, prompt, output)
+    pending = new_pending(np.arange(requests.num_rows), arrival_s, prompt, output, requests["priority"].fill_null(0).to_numpy())
     rows = np.flatnonzero(fits)
     rows = rows[np.argsort(arrival_s[rows], kind="stable")]
     follows = np.zeros(requests.num_rows, dtype=bool)

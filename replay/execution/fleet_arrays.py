@@ -19,6 +19,7 @@ PENDING = np.dtype(
         ("due_s", np.float64),  # when it arrives at the client, from which its latencies count; of a closed loop, when it was sent
         ("prompt_tokens", np.int64),
         ("total_tokens", np.int64),
+        ("priority", np.int64),
         ("next_row", np.int64),  # of the request that waits for its answer, or -1
         ("sent_s", np.float64),  # when a replica gets it
         ("replica", np.int64),
@@ -64,11 +65,12 @@ class FleetArrays(NamedTuple):
     """FLEET [1]"""
 
 
-def new_pending(rows: Counts, arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts) -> Records:
+def new_pending(rows: Counts, arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts, priority: Counts) -> Records:
     """Return requests that wait for no other one."""
     pending = np.zeros(len(rows), dtype=PENDING)
     pending["row"], pending["due_s"], pending["prompt_tokens"] = rows, arrival_s, prompt_tokens
     pending["total_tokens"] = prompt_tokens + output_tokens
+    pending["priority"] = priority
     pending["next_row"] = -1
     return pending
 

@@ -19,7 +19,7 @@ from replay.execution.loop_arrays import COMPOSING, ENDING, FLIGHT_PLACES, IMPLI
 from replay.execution.loop_blocks import release_blocks
 from replay.execution.loop_power import borrowed_power, joined_seconds, powered_step
 from replay.execution.loop_prices import decode_seconds, prefill_seconds
-from replay.execution.loop_queue import batch_starts_at
+from replay.execution.loop_queue import batch_starts_at, leave_preempted
 from replay.execution.loop_schedule import newest_place, schedule
 from replay.execution.loop_steady import end_round
 from replay.execution.step_costs import Counts, Floats, Records
@@ -84,15 +84,11 @@ def run_steps(
         schedule(sequences, memory, gaps, state, limits, step)
         if step.sequences > 0:
             computed, tokens_s = _launch(token_rows, memory, state, limits, step)
+            priced = (decode, context_knots, prefill, token_knots, keys_knots)
             if powered is not None:
-                priced = (decode, context_knots, prefill, token_knots, keys_knots)
                 powered_step(state, limits, step, computed, ends_s[limits.steps_in_flight], priced, power_arrays)
             else:
-                step.device_s = tokens_s + sequence_s[step.sequences]
-                if step.decode_sequences > 0:
-                    step.device_s += decode_seconds(step, decode, context_knots, 1.0)
-                if step.prefill_tokens > 0:
-                    step.device_s += prefill_seconds(step, prefill, token_knots, keys_knots, 1.0)
+                step.device_s = _device_seconds(step, limits, tokens_s + sequence_s[step.sequences], priced)
             _start(memory, ends_s, stage_shares, state, limits, step)
             if state.in_flight < limits.steps_in_flight:
                 continue
@@ -126,6 +122,20 @@ def _launch(token_rows: Records, memory: Counts, state: Records, limits: Records
     if limits.compile_bins > 0 and not _is_compiled(memory, state, limits, step):
         step.captured_tokens, step.host_s, tokens_s = 0, row.eager_host_s, row.eager_device_s
     return phase_start + (step.captured_tokens if step.captured_tokens > 0 else step.tokens), tokens_s
+
+
+@inlined_part
+def _device_seconds(step: Records, limits: Records, rows_s: float, costs: tuple[Any, ...]) -> float:
+    """Return the device time of a step at the full clock, of which the token-wise and sequence-wise kernels take `rows_s`."""
+    decode, context_knots, prefill, token_knots, keys_knots = costs
+    device_s: float = rows_s
+    if step.decode_sequences > 0:
+        device_s += decode_seconds(step, decode, context_knots, 1.0)
+    if step.prefill_tokens > 0:
+        device_s += prefill_seconds(step, prefill, token_knots, keys_knots, 1.0)
+    if step.swapped_blocks > 0:
+        device_s += step.swapped_blocks * limits.block_swap_s
+    return device_s
 
 
 @inlined_part
@@ -202,7 +212,7 @@ def _finish_oldest(
             finished += 1
             release_blocks(sequence, state, limits, memory)
             if sequence.computed_tokens == 0:  # it was preempted while its last token was in flight
-                _leave_preempted(memory, state, limits, memory[place])
+                leave_preempted(sequences, memory, state, limits, memory[place])
     if common > 0:
         _note_gap(token_gaps, state, common_s, common)
     state.clock_s, state.finished = end_s, finished
@@ -221,17 +231,6 @@ def _note_gap(token_gaps: Records, state: Records, gap_s: float, tokens: int) ->
     row = token_gaps[state.token_gaps]
     row.gap_s, row.tokens = gap_s, tokens
     state.token_gaps += 1
-
-
-@compiled_part
-def _leave_preempted(memory: Counts, state: Records, limits: Records, index: int) -> None:
-    """Take a sequence out of the stack of preempted ones."""
-    state.preempted -= 1
-    place = limits.preempted_at + state.preempted
-    above = memory[place]
-    while above != index:
-        place -= 1
-        above, memory[place] = memory[place], above
 
 
 @compiled_part

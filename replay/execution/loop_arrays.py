@@ -13,7 +13,7 @@ from replay.execution.cache_arrays import PrefixCache
 from replay.execution.sources import sources_digest
 from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import STEPS_SCHEMA
-from replay.tiling.step_table import KV_POLICY_NAMES, QUEUE_NAMES, SCHEDULER_NAMES, StepTable
+from replay.tiling.step_table import KV_POLICY_NAMES, PREEMPTION_NAMES, QUEUE_NAMES, SCHEDULER_NAMES, UNFIT_NAMES, StepTable
 
 SEQUENCE = np.dtype(
     [
@@ -21,11 +21,12 @@ SEQUENCE = np.dtype(
         ("arrival_s", np.float64),
         ("prompt_tokens", np.int64),
         ("total_tokens", np.int64),  # prompt plus output
+        ("priority", np.int64),  # the smaller, the sooner
         ("known_tokens", np.int64),  # prompt plus output so far, tokens in flight included: what can be computed
         ("computed_tokens", np.int64),  # tokens whose keys and values are in the cache, or will be when the steps in flight end
         ("emitted_tokens", np.int64),
         ("prefill_until", np.int64),  # known at the last admission: computing those is prefill, computing later ones is decoding
-        ("reached_tokens", np.int64),  # most tokens ever computed: computing those again is recomputation
+        ("reached_tokens", np.int64),  # most tokens ever computed when it was preempted: lost, or swapped while it waits
         ("prefix_hit_tokens", np.int64),  # never computed, for they were in the cache
         ("blocks", np.int64),
         ("slot", np.int64),  # row of its blocks in `tables`
@@ -41,8 +42,8 @@ SEQUENCE = np.dtype(
 """One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
 
 SOURCES = (
-    "loop.py", "loop_fleet.py", "fleet_arrays.py", "loop_schedule.py", "loop_steady.py", "loop_queue.py", "loop_blocks.py",
-    "loop_prices.py", "loop_power.py", "loop_arrays.py",
+    "loop.py", "loop_fleet.py", "fleet_arrays.py", "loop_schedule.py", "loop_preempt.py", "loop_steady.py", "loop_queue.py",
+    "loop_blocks.py", "loop_prices.py", "loop_power.py", "loop_arrays.py",
 )  # fmt: skip
 """Files whose functions and constants become the compiled loop."""
 
@@ -56,8 +57,8 @@ STATE = np.dtype(
         ("finished", np.int64),  # requests that the last step to end has finished
         ("outstanding", np.int64),  # requests that were sent here and are not finished (where there are several replicas)
         ("arrived", np.int64),  # requests that have arrived: the first ones, for they are in arrival order
-        ("admitted", np.int64),  # requests that have left the queue once
-        ("heaped", np.int64),  # requests that have come into the heap of the shortest prompts
+        ("admitted", np.int64),  # requests that have left the queue once; by priority, less those that are back in it
+        ("heaped", np.int64),  # requests that have come into the heap of those that wait
         ("preempted", np.int64),  # depth of the stack of preempted sequences, which stand in front of the queue
         ("running", np.int64),
         ("free_blocks", np.int64),
@@ -83,6 +84,7 @@ STATE = np.dtype(
         ("token_gaps", np.int64),  # gaps between tokens in the current record of them
         ("variants", np.int64),  # compiled ones
         ("unrecorded_preemptions", np.int64),  # by a schedule that let nothing run
+        ("swapped_blocks", np.int64),  # moved to host memory and back since the last step was composed
         (f"sources_{sources_digest(*SOURCES)}", np.int64),  # makes the type, by which compiled code is found, change with the code
     ]
 )
@@ -106,9 +108,11 @@ PHASES = COMPOSING, ENDING, WAITING = range(3)
 LISTED, IMPLIED, IS_ROUND, FLIGHT_PLACES = range(4)
 """Places of what is kept of a step in flight: the length of its list, steady sequences that get a token from it, whether it is a round."""
 SCHEDULERS = CHUNKED, PREFILL_FIRST, STATIC = range(3)
-QUEUES = FCFS, SJF, LONGEST_PREFIX, HRRN = range(4)
+QUEUES = FCFS, SJF, LONGEST_PREFIX, HRRN, PRIORITY = range(5)
 KV_POLICIES = ON_DEMAND, WHOLE_PROMPT, RESERVE = range(3)
-"""Codes of the rules of StepLimits, in the order in which SCHEDULER_NAMES, QUEUE_NAMES and KV_POLICY_NAMES list them."""
+UNFITS = BLOCK, SKIP = range(2)
+PREEMPTIONS = RECOMPUTE, SWAP = range(2)
+"""Codes of the rules of StepLimits, in the order in which SCHEDULER_NAMES, QUEUE_NAMES and so on list them."""
 
 ORDERED_REQUESTS = 128
 """A longer queue is not sorted by prefix or response ratio (SGLang's limit for longest-prefix-match)."""
@@ -116,15 +120,17 @@ ORDERED_REQUESTS = 128
 LIMITS = np.dtype(
     [
         ("max_delay_s", np.float64),
+        ("block_swap_s", np.float64),
         ("compile_variant_s", np.float64),
         *(
             (name, np.int64)
             for name in (
                 "max_running", "max_batched_tokens", "window_tokens", "steps_in_flight", "awaits_tokens", "stages", "scheduler", "queue",
-                "block_tokens", "pool_blocks", "watermark_blocks", "kv_policy",
+                "block_tokens", "pool_blocks", "watermark_blocks", "kv_policy", "unfit", "preemption", "preferred_count",
                 "host_overlap", "compile_bins", "compile_max_variants", "stops_at_finish",
                 "prefix_cache", "trace_block_tokens", "ring", "found_mask", "found_shift", "table_blocks",
-                "seats_at", "preempted_at", "waiting_at", "emitting_at", "flights_at", "finished_at", "fresh_at", "compile_bins_at",
+                "seats_at", "preempted_at", "waiting_at", "emitting_at", "flights_at", "finished_at", "preferred_at", "fresh_at",
+                "compile_bins_at",
                 "blocks_at", "found_at", "tables_at", "slots_at", "starts_at", "nodes_at",
             )
         ),
@@ -142,8 +148,9 @@ class LoopArrays(NamedTuple):
     sequences in order of admission; `preempted_at`, stack whose top is the head of the queue; `waiting_at`, the others that wait
     (`replay.execution.loop_queue`); `emitting_at`, for each step in flight the sequences that get a token when it ends
     [steps in flight, max running]; `flights_at`, what else is kept of each [steps in flight, 3]; `finished_at`, the sequences that the
-    last step to end has finished; `fresh_at`, blocks that steady sequences need in each round, which repeat [block tokens];
-    `compile_bins_at`, largest tokens of each compiled variant, then whether it exists [2, variants].
+    last step to end has finished; `preferred_at`, preferred sizes of a batch, ascending; `fresh_at`, blocks that steady sequences need
+    in each round, which repeat [block tokens]; `compile_bins_at`, largest tokens of each compiled variant, then whether it exists
+    [2, variants].
     """
     gaps: Records
     """Stack of GAP [GAPS_KEPT], see `replay.execution.loop_steady`."""
@@ -157,13 +164,14 @@ class LoopArrays(NamedTuple):
     """LIMITS [1]"""
 
 
-def new_sequences(rows: Counts, arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts) -> Records:
+def new_sequences(rows: Counts, arrival_s: Floats, prompt_tokens: Counts, output_tokens: Counts, priority: Counts) -> Records:
     """Return sequences of which nothing has been computed; their times are 0 until the loop sets them."""
     sequences = np.zeros(len(arrival_s), dtype=SEQUENCE)
     sequences["row"] = rows
     sequences["arrival_s"] = arrival_s
     sequences["prompt_tokens"] = sequences["known_tokens"] = prompt_tokens
     sequences["total_tokens"] = prompt_tokens + output_tokens
+    sequences["priority"] = priority
     sequences["round"] = -1
     return sequences
 
@@ -179,6 +187,7 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
         "emitting_at": np.zeros(steps_in_flight * bounds.max_running, dtype=np.int64),
         "flights_at": np.zeros(steps_in_flight * FLIGHT_PLACES, dtype=np.int64),
         "finished_at": np.zeros(bounds.max_running, dtype=np.int64),
+        "preferred_at": np.array(bounds.preferred_sizes, dtype=np.int64),
         "fresh_at": np.zeros(pool.block_tokens, dtype=np.int64),
         "compile_bins_at": np.array([*bounds.compile_bins, *(place < bounds.compiled_at_start for place in range(bins))], dtype=np.int64),
     }
@@ -199,6 +208,10 @@ def new_arrays(sequences_count: int, table: StepTable, cache: PrefixCache) -> Lo
         "pool_blocks": pool.blocks_count,
         "watermark_blocks": table.watermark_blocks,
         "kv_policy": KV_POLICY_NAMES.index(bounds.kv_policy),
+        "unfit": UNFIT_NAMES.index(bounds.unfit),
+        "preemption": PREEMPTION_NAMES.index(bounds.preemption),
+        "block_swap_s": pool.block_swap_s,
+        "preferred_count": len(bounds.preferred_sizes),
         **cache.limits,
         **dict(zip(parts, starts.tolist(), strict=False)),
     }.items():
@@ -228,8 +241,9 @@ class StepColumns:
     """Recorded steps by column, 64 bits each whatever their type, in one array that grows with foresight."""
 
     FIRST_STEPS = 4096
-    FORESIGHT_RATIO = 1.25
-    """Room beyond what the share of requests admitted so far lets expect; memory that is never touched costs nothing."""
+    FORESIGHT_RATIO = 1.1
+    """Room beyond what the share of requests admitted so far lets expect. Memory that is never touched costs nothing, unless there are more
+    than 32 MiB: glibc's malloc fetches those anew for every replay. W2 of `bench/replay_speed.py` asks for 30 (at 1.25: 34)."""
     GROWTH_RATIO = 32
     """Most that it grows at once, for the first requests may say little of the others."""
 

@@ -20,6 +20,12 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @compiled_part
+def blocks_for(tokens: int, limits: Records) -> int:
+    """Return the blocks that hold so many tokens."""
+    return int((tokens + limits.block_tokens - 1) // limits.block_tokens)
+
+
+@compiled_part
 def take_blocks(sequence: Records, count: int, state: Records, limits: Records, memory: Counts) -> None:
     """Give a sequence more free blocks; there must be so many."""
     if limits.prefix_cache:

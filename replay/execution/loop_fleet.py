@@ -174,7 +174,7 @@ def _write(sequence: Records, request: Records, row: int, at_s: float) -> None:
     """Write a sequence of which nothing has been computed over one that is done."""
     sequence.row, sequence.arrival_s = row, at_s
     sequence.prompt_tokens = sequence.known_tokens = request.prompt_tokens
-    sequence.total_tokens = request.total_tokens
+    sequence.total_tokens, sequence.priority = request.total_tokens, request.priority
     sequence.round = -1
     sequence.computed_tokens = sequence.emitted_tokens = sequence.prefill_until = sequence.reached_tokens = 0
     sequence.prefix_hit_tokens = sequence.blocks = sequence.slot = sequence.preemptions = 0

@@ -30,11 +30,11 @@ def powered_step(
     if idle_s > 0.0:
         power.average_w, power.temperature_c = _after(power, idle_s, 0.0)
     active_j, level = _active_energy(step, row, power, costs, energies), 0
-    step.device_s = _device_seconds(step, row, 0, costs, times)
+    step.device_s = _device_seconds(step, limits, row, 0, costs, times)
     after = _after(power, joined_seconds(step.device_s, step.host_s, limits), active_j)
     if not _kept(power, after):
         level = _highest_level(step, limits, row, active_j, costs, arrays)
-        step.device_s = _device_seconds(step, row, level, costs, times)
+        step.device_s = _device_seconds(step, limits, row, level, costs, times)
         after = _after(power, joined_seconds(step.device_s, step.host_s, limits), active_j)
     power.average_w, power.temperature_c = after
     powered = record[state.steps]
@@ -74,7 +74,7 @@ def _highest_level(step: Records, limits: Records, row: int, active_j: float, co
     while kept - broken > 1:
         if level <= broken or level >= kept:
             level = (broken + kept) // 2
-        device_s = _device_seconds(step, row, level, costs, times)
+        device_s = _device_seconds(step, limits, row, level, costs, times)
         if _kept(power, _after(power, joined_seconds(device_s, step.host_s, limits), active_j)):
             kept, level = level, level - stride
         else:
@@ -123,8 +123,8 @@ def _active_energy(step: Records, row: int, power: Records, costs: tuple[Any, ..
 
 
 @inlined_part
-def _device_seconds(step: Records, row: int, level: int, costs: tuple[Any, ...], times: tuple[Any, ...]) -> float:
-    """Return the device time of a step at a clock."""
+def _device_seconds(step: Records, limits: Records, row: int, level: int, costs: tuple[Any, ...], times: tuple[Any, ...]) -> float:
+    """Return the device time of a step at a clock; swapped blocks take as long at each."""
     decode, context_knots, prefill, token_knots, keys_knots = costs
     slowdowns, token_terms, token_s, sequence_terms, sequence_s = times
     slowdown = slowdowns[level]
@@ -134,6 +134,8 @@ def _device_seconds(step: Records, row: int, level: int, costs: tuple[Any, ...],
         device_s += decode_seconds(step, decode, context_knots, slowdown)
     if step.prefill_tokens > 0:
         device_s += prefill_seconds(step, prefill, token_knots, keys_knots, slowdown)
+    if step.swapped_blocks > 0:
+        device_s += step.swapped_blocks * limits.block_swap_s
     return device_s
 
 

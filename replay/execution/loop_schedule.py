@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from replay.compiled import compiled_part, inlined_part
-from replay.execution.loop_arrays import CHUNKED, FCFS, PREFILL_FIRST, RESERVE, STATIC, WHOLE_PROMPT
-from replay.execution.loop_blocks import find_prefix, keep_full_blocks, release_blocks, take_blocks, use_prefix
-from replay.execution.loop_queue import batch_starts_at, leave_queue, next_waiting, order_queue
+from replay.execution.loop_arrays import BLOCK, CHUNKED, FCFS, PREFILL_FIRST, PRIORITY, RESERVE, STATIC, SWAP, WHOLE_PROMPT
+from replay.execution.loop_blocks import blocks_for, find_prefix, keep_full_blocks, take_blocks, use_prefix
+from replay.execution.loop_preempt import awaits_token, make_way, preempt
+from replay.execution.loop_queue import (
+    batch_seats,
+    batch_starts_at,
+    bring_back,
+    leave_preempted,
+    leave_queue,
+    next_waiting,
+    order_queue,
+    pass_over,
+)
 from replay.execution.loop_steady import advance_steady, become_steady
 from replay.execution.step_costs import Counts, Records
 
@@ -36,13 +46,14 @@ def schedule(sequences: Records, memory: Counts, gaps: Records, state: Records, 
     step.running = state.running
     step.waiting = state.preempted + state.arrived - state.admitted
     step.kv_blocks = limits.pool_blocks - state.free_blocks
+    step.swapped_blocks = state.swapped_blocks
     state.newest_listed = step.output_tokens
     step.output_tokens += state.implied
     if step.sequences == 0:
         state.unrecorded_preemptions = step.preemptions
         state.rounds -= state.newest_is_round
     else:
-        state.unrecorded_preemptions = 0
+        state.unrecorded_preemptions = state.swapped_blocks = 0
 
 
 @inlined_part
@@ -69,20 +80,15 @@ def emitting_at(state: Records, limits: Records) -> int:
     return int(limits.emitting_at + newest_place(state, limits) * limits.max_running)
 
 
-@compiled_part
-def awaits_token(sequence: Records, limits: Records) -> bool:
-    """Return whether a sequence has to wait for its next token, which is in flight, before it computes more."""
-    return bool(limits.awaits_tokens and sequence.known_tokens > sequence.prompt_tokens + sequence.emitted_tokens)
-
-
 @inlined_part
 def _continue_running(sequences: Records, memory: Counts, gaps: Records, state: Records, limits: Records, step: Records) -> int:
-    """Schedule running sequences, preempting the newest where blocks run out; return the budget that is left."""
+    """Schedule running sequences, preempting some where blocks run out; return the budget that is left."""
+    held = make_way(sequences, memory, gaps, state, limits, step) if limits.queue == PRIORITY else 0
     budget: int = advance_steady(sequences, memory, gaps, state, limits, step, limits.max_batched_tokens)
     state.newest_is_round = 1
     listed, emitting = step.output_tokens, emitting_at(state, limits)
     position, decodes, decode_context, prefills = state.front, step.decode_sequences, step.decode_context_tokens, 0
-    while position < state.running and budget > 0:
+    while position < state.running - held and budget > 0:
         index = memory[limits.seats_at + position]
         sequence = sequences[index]
         before, known = sequence.computed_tokens, sequence.known_tokens
@@ -98,7 +104,7 @@ def _continue_running(sequences: Records, memory: Counts, gaps: Records, state: 
         if after > sequence.blocks * limits.block_tokens:
             needed = blocks_for(after, limits) - sequence.blocks
             while needed > state.free_blocks and state.running > position:
-                _preempt_newest(sequences, memory, state, limits)
+                preempt(sequences, memory, state, limits, state.running - 1)
                 step.preemptions += 1
             if state.running == position:  # the sequence itself was the newest
                 break
@@ -129,72 +135,91 @@ def _continue_running(sequences: Records, memory: Counts, gaps: Records, state: 
 
 @compiled_part
 def _admit_waiting(sequences: Records, memory: Counts, state: Records, limits: Records, step: Records, budget: int) -> None:
-    """Admit from the head of the queue while budget, seats and blocks last; the head blocks those behind it."""
+    """Admit from the head of the queue while budget, seats and blocks last; who does not fit blocks those behind it, or is passed over."""
     order_queue(sequences, memory, state, limits)
-    if limits.scheduler == STATIC and batch_starts_at(sequences, memory, state, limits) > state.clock_s:
-        return
-    emitting = emitting_at(state, limits)
-    while budget > 0 and state.running < limits.max_running:
-        resumed = state.preempted > 0
-        if not resumed and state.admitted == state.arrived:
+    seats = limits.max_running
+    if limits.scheduler == STATIC:
+        if batch_starts_at(sequences, memory, state, limits) > state.clock_s:
+            return
+        seats = batch_seats(sequences, memory, state, limits)
+    passed_preempted, passed = 0, 0
+    while budget > 0 and state.running < seats:
+        resumed = state.preempted > passed_preempted
+        if not resumed and state.admitted + passed == state.arrived:
             break
-        index = memory[limits.preempted_at + state.preempted - 1] if resumed else next_waiting(memory, state, limits)
-        sequence = sequences[index]
-        if awaits_token(sequence, limits):
-            break
-        cached, cached_free = find_prefix(sequence, limits, memory)
-        before = cached * limits.block_tokens
-        chunk = min(sequence.known_tokens - before, budget)
-        taken = blocks_for(before + chunk if limits.kv_policy != RESERVE else sequence.total_tokens - 1, limits) - cached
-        wanted = taken if limits.kv_policy != WHOLE_PROMPT else blocks_for(sequence.known_tokens, limits) - cached
-        if wanted + cached_free > state.free_blocks - limits.watermark_blocks:
-            state.blocked_budget = budget
-            break
-        if limits.scheduler != CHUNKED and before + chunk < sequence.known_tokens:
-            break
+        above = limits.preempted_at + state.preempted - 1 - passed_preempted
+        index = memory[above] if resumed else next_waiting(memory, state, limits, passed)
+        cached, before, chunk, taken, wanted = _needs(sequences[index], memory, limits, budget)
+        awaits = awaits_token(sequences[index], limits)
+        lacks_blocks = not awaits and wanted > state.free_blocks - limits.watermark_blocks
+        if awaits or lacks_blocks or (limits.scheduler != CHUNKED and before + chunk < sequences[index].known_tokens):
+            if limits.unfit == BLOCK:
+                if lacks_blocks:
+                    state.blocked_budget = budget
+                break
+            if resumed:
+                passed_preempted += 1
+            else:
+                pass_over(sequences, memory, state, limits, passed)
+                passed += 1
+            continue
         if resumed:
-            state.preempted -= 1
+            leave_preempted(sequences, memory, state, limits, index)
         else:
-            leave_queue(sequences, memory, state, limits)
-            sequence.first_scheduled_s = state.clock_s
-        if limits.prefix_cache:
-            use_prefix(sequence, cached, state, limits, memory)
-        take_blocks(sequence, taken, state, limits, memory)
-        saved = max(0, before - sequence.reached_tokens)
-        sequence.prefix_hit_tokens += saved
-        step.prefix_hit_tokens += saved
-        sequence.computed_tokens, sequence.prefill_until = before + chunk, sequence.known_tokens
-        _count_prefill(step, sequence, before, limits.window_tokens)
-        if sequence.computed_tokens == sequence.known_tokens:
-            sequence.known_tokens += 1
-            memory[emitting + step.output_tokens] = index
-            step.output_tokens += 1
-        if limits.prefix_cache:
-            keep_full_blocks(sequence, before, limits, memory)
-        memory[limits.seats_at + state.running] = index
-        state.running += 1
-        step.sequences += 1
+            leave_queue(sequences, memory, state, limits, passed)
+        _let_run(sequences[index], index, memory, state, limits, step, cached, chunk, taken)
         budget -= chunk
+    if passed > 0:
+        bring_back(sequences, memory, state, limits, passed)
 
 
-@compiled_part
-def blocks_for(tokens: int, limits: Records) -> int:
-    """Return the blocks that hold so many tokens."""
-    return int((tokens + limits.block_tokens - 1) // limits.block_tokens)
+@inlined_part
+def _needs(sequence: Records, memory: Counts, limits: Records, budget: int) -> tuple[int, int, int, int, int]:
+    """Return what a waiting sequence would start with: cached blocks, tokens computed already, tokens to compute, blocks to take; and
+    the blocks that must be free.
+    """
+    cached, cached_free = find_prefix(sequence, limits, memory)
+    before = sequence.reached_tokens if limits.preemption == SWAP else cached * limits.block_tokens
+    chunk = min(sequence.known_tokens - before, budget)
+    taken = blocks_for(before + chunk if limits.kv_policy != RESERVE else sequence.total_tokens - 1, limits) - cached
+    wanted = taken if limits.kv_policy != WHOLE_PROMPT else blocks_for(sequence.known_tokens, limits) - cached
+    return cached, before, chunk, taken, wanted + cached_free
 
 
-@compiled_part
-def _preempt_newest(sequences: Records, memory: Counts, state: Records, limits: Records) -> None:
-    """Take the newest running sequence's blocks and put it in front of the queue with nothing computed."""
-    state.running -= 1
-    index = memory[limits.seats_at + state.running]
-    sequence = sequences[index]
-    release_blocks(sequence, state, limits, memory)
-    sequence.reached_tokens = max(sequence.reached_tokens, sequence.computed_tokens)
-    sequence.computed_tokens = 0
-    sequence.preemptions += 1
-    memory[limits.preempted_at + state.preempted] = index
-    state.preempted += 1
+@inlined_part
+def _let_run(
+    sequence: Records, index: int, memory: Counts, state: Records, limits: Records, step: Records, cached: int, chunk: int, taken: int
+) -> None:
+    """Give a sequence that has left the queue a seat and blocks, and let it compute its first tokens."""
+    if sequence.preemptions == 0:
+        sequence.first_scheduled_s = state.clock_s
+    if limits.prefix_cache:
+        use_prefix(sequence, cached, state, limits, memory)
+    take_blocks(sequence, taken, state, limits, memory)
+    swapped = sequence.reached_tokens if limits.preemption == SWAP else 0
+    before = cached * limits.block_tokens + swapped
+    saved = max(0, before - sequence.reached_tokens)
+    sequence.prefix_hit_tokens += saved
+    step.prefix_hit_tokens += saved
+    if swapped > 0:
+        state.swapped_blocks += blocks_for(swapped, limits)
+    else:
+        sequence.prefill_until = sequence.known_tokens
+    sequence.computed_tokens = before + chunk
+    if before < sequence.prefill_until:
+        _count_prefill(step, sequence, before, limits.window_tokens)
+    else:
+        step.decode_sequences += 1
+        step.decode_context_tokens += min(before + chunk, limits.window_tokens)
+    if sequence.computed_tokens == sequence.known_tokens:
+        sequence.known_tokens += 1
+        memory[emitting_at(state, limits) + step.output_tokens] = index
+        step.output_tokens += 1
+    if limits.prefix_cache:
+        keep_full_blocks(sequence, before, limits, memory)
+    memory[limits.seats_at + state.running] = index
+    state.running += 1
+    step.sequences += 1
 
 
 @compiled_part

@@ -9,7 +9,8 @@
 - Each step runs at the highest clock at which neither the average ends above `cap_w` nor the temperature above `throttle_c`, and at the
   lowest where none keeps them. So the governor neither overshoots nor hunts; a real one, which reacts afterwards, does a little of both.
 - At a clock below the full one, compute times are longer in proportion; memory, launch and synchronisation times and energies are the
-  same. Lower voltage at lower clocks is not modelled: it would save energy, so that sustained figures are on the low side.
+  same, and so is the time of swapped blocks, in which the device draws `idle_w` (what memory and link spend on them is left out).
+  Lower voltage at lower clocks is not modelled: it would save energy, so that sustained figures are on the low side.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class StepSeconds:
 
 
 def step_seconds(table: StepTable, steps: pa.Table, *, kernel_factors: Mapping[str, float] | None = None) -> StepSeconds:
-    """Return the time that steps of the given shapes (SHAPE_COLUMNS of `steps`) take under `table`.
+    """Return the time that steps of the given shapes (SHAPE_COLUMNS of `steps`, and `swapped_blocks` if it has them) take under `table`.
 
     Agrees with a replay's own prices at the full clock to rounding (1e-12 relative). `kernel_factors` scales a kernel's whole time.
 
@@ -92,9 +92,17 @@ def step_seconds(table: StepTable, steps: pa.Table, *, kernel_factors: Mapping[s
     device_s: Floats = np.zeros(steps.num_rows)
     for kernel in price_kernels(table, steps, kernel_factors=kernel_factors):
         device_s += (kernel.weight * kernel.time_s)[kernel.row]
+    device_s += swap_seconds(table, steps)
     captured = _captured_tokens(table, _shapes(steps))
     host_s = np.where(captured > 0, table.host_graph_launch_s, table.eager_host_s(steps["prefill_tokens"].to_numpy() > 0))
     return StepSeconds(device_s=device_s, host_s=host_s, captured_tokens=captured, overlap=table.limits.host_overlap)
+
+
+def swap_seconds(table: StepTable, steps: pa.Table) -> Floats:
+    """Return the time for which each step moves cache blocks over the host link; 0 where steps do not say how many [steps]."""
+    if "swapped_blocks" not in steps.column_names:
+        return np.zeros(steps.num_rows)
+    return np.asarray(steps["swapped_blocks"].to_numpy() * table.pool.block_swap_s)
 
 
 def covered_steps(table: StepTable, steps: pa.Table) -> npt.NDArray[np.bool_]:

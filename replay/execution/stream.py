@@ -96,8 +96,9 @@ def _check_arrivals(requests: pa.Table, first_row: int, last_s: float) -> float:
 def _opened(requests: pa.Table, first_row: int, table: StepTable) -> tuple[_Piece, tuple[Records, Counts]]:
     """Return a piece of which nothing was sent, its requests and the rows that fit."""
     fits = rejections(requests, table) == FITS
-    columns = (requests[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens"))
-    pending = new_pending(first_row + np.arange(requests.num_rows), *columns)
+    arrival_s, prompt, output = (requests[name].to_numpy() for name in ("arrival_s", "prompt_tokens", "output_tokens"))
+    rows, priority = first_row + np.arange(requests.num_rows), requests["priority"].fill_null(0).to_numpy()
+    pending = new_pending(rows, arrival_s, prompt, output, priority)
     piece = _Piece(
         first_row=first_row,
         requests=requests,

@@ -50,6 +50,7 @@ STEPS_SCHEMA = pa.schema(
         pa.field("waiting", pa.int64(), nullable=False),  # arrived and not running when the step was composed
         pa.field("kv_blocks", pa.int64(), nullable=False),  # blocks in use during the step
         pa.field("preemptions", pa.int64(), nullable=False),  # since the step before was composed
+        pa.field("swapped_blocks", pa.int64(), nullable=False),  # moved to host memory since then, and back from it for this step
         pa.field("replica", pa.int64(), nullable=False),
         pa.field("clock_hz", pa.float64()),  # this and the next two are null where the device has no power
         pa.field("energy_j", pa.float64()),  # of all ranks, idle power during the step included

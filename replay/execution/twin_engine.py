@@ -10,6 +10,7 @@ from typing import Any
 
 from replay.execution.tables import COMPLETED, NEVER_FITS
 from replay.execution.twin_cache import Block, Pool
+from replay.execution.twin_rules import batch_is_full, batch_seats, continue_by_priority, preferred_size
 from replay.tiling.step_table import StepTable
 
 ORDERED_REQUESTS = 128
@@ -28,6 +29,8 @@ class Request:
     prompt_now: int = 0
     """Tokens to compute before it decodes: the prompt, and what had been generated when it was last admitted."""
     reached: int = 0
+    swapped: int = 0
+    """Of a preempted one, tokens whose keys and values are in host memory."""
     blocks: list[Block] = field(default_factory=list)
     preemptions: int = 0
     prefix_hit: int = 0
@@ -36,6 +39,8 @@ class Request:
     sent_s: float = math.nan
     """When a replica got it."""
     replica: int | None = None
+    turn: int = 0
+    """How many that replica had got before."""
     first_scheduled_s: float | None = None
     token_times_s: list[float] = field(default_factory=list)
 
@@ -45,9 +50,9 @@ class Request:
         return int(self.row["prompt_tokens"]) + self.promised
 
     @property
-    def awaits_token(self) -> bool:
-        """Whether its next token is in flight."""
-        return bool(self.promised > len(self.token_times_s))
+    def rank(self) -> tuple[int, int]:
+        """What a queue by priority is sorted by."""
+        return self.row["priority"] or 0, self.turn
 
     @property
     def last_is_promised(self) -> bool:
@@ -124,6 +129,7 @@ class Engine:
         self.preempted_now = 0
         self.preempted_since_last_step = 0
         self.prefix_hit_now = 0
+        self.swapped_since_last_step = 0
 
     @property
     def is_empty(self) -> bool:
@@ -147,14 +153,16 @@ class Engine:
 
     def continue_running(self, budget: int) -> list[Chunk]:
         """Compute more of running requests, preempting the newest where blocks run out."""
+        if self.limits.queue == "priority":
+            return continue_by_priority(self, budget)
         chunks: list[Chunk] = []
         for request in list(self.running):
             if budget == 0 or request not in self.running:
                 break
-            if request.last_is_promised or (self.limits.inflight_steps > 1 and request.awaits_token):
+            if not self.may_compute(request):
                 continue
             tokens = min(request.known - request.computed, budget)
-            missing = max(0, self.blocks_for(request.computed + tokens) - len(request.blocks))
+            missing = self.missing(request, tokens)
             while missing > self.pool.free_count and request in self.running:
                 self.preempt(self.running[-1])
             if request in self.running:
@@ -164,30 +172,31 @@ class Engine:
         return chunks
 
     def admit(self, budget: int, now_s: float) -> list[Chunk]:
-        """Let requests run that wait, in the queue's order, up to the first that does not fit."""
+        """Let requests run that wait, in the queue's order; one that does not fit ends it or is passed over."""
         chunks: list[Chunk] = []
         if budget == 0 or len(self.running) == self.limits.max_running:
             return chunks
         self.order_queue(now_s)
         if self.limits.scheduler == "static" and self.batch_starts_at(now_s) > now_s:
             return chunks
-        while (self.preempted or self.waiting) and budget > 0 and len(self.running) < self.limits.max_running:
-            request = (self.preempted or self.waiting)[0]
-            if self.limits.inflight_steps > 1 and request.awaits_token:
+        seats = batch_seats(self) if self.limits.scheduler == "static" else self.limits.max_running
+        for request in [*self.preempted, *self.waiting]:
+            if budget == 0 or len(self.running) == seats:
                 break
             cached = self.cached_beginning(request)
-            hit = len(cached) * self.table.pool.block_tokens
+            hit = len(cached) * self.table.pool.block_tokens + request.swapped
             tokens = min(request.known - hit, budget)
             if self.limits.kv_policy == "reserve":
                 missing = self.blocks_for(request.row["prompt_tokens"] + request.row["output_tokens"] - 1) - len(cached)
             else:
                 missing = self.blocks_for(hit + tokens) - len(cached)
             wanted = self.blocks_for(request.known) - len(cached) if self.limits.kv_policy == "whole_prompt" else missing
-            if wanted + sum(not block.users for block in cached) > self.pool.free_count - self.table.watermark_blocks:
-                break
-            if self.limits.scheduler != "chunked" and hit + tokens < request.known:
-                break
-            (self.preempted or self.waiting).remove(request)
+            fits = wanted + sum(not block.users for block in cached) <= self.pool.free_count - self.table.watermark_blocks
+            if self.awaits_token(request) or not fits or (self.limits.scheduler != "chunked" and hit + tokens < request.known):
+                if self.limits.unfit == "block":
+                    break
+                continue
+            (self.preempted if request in self.preempted else self.waiting).remove(request)
             self.running.append(request)
             self.pool.use_again(cached)
             request.blocks = cached + [self.pool.take() for _ in range(missing)]
@@ -195,10 +204,14 @@ class Engine:
             new_hit = len(range(request.reached, hit))
             request.prefix_hit += new_hit
             self.prefix_hit_now += new_hit
-            request.prompt_now = request.known
+            if request.swapped:
+                self.swapped_since_last_step += self.blocks_for(request.swapped)
+                request.swapped = 0
+            else:
+                request.prompt_now = request.known
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = now_s
-            chunks.append(self.compute(request, tokens, is_decode=False))
+            chunks.append(self.compute(request, tokens, is_decode=hit >= request.prompt_now))
             budget -= tokens
         return chunks
 
@@ -206,6 +219,8 @@ class Engine:
         """Sort the waiting requests; where two are equal, their order stays."""
         if self.limits.queue == "sjf":
             self.waiting.sort(key=lambda request: int(request.row["prompt_tokens"]))
+        elif self.limits.queue == "priority":
+            self.waiting.sort(key=lambda request: request.rank)
         elif len(self.waiting) <= ORDERED_REQUESTS:
             hits = {request: len(self.cached_beginning(request)) * self.table.pool.block_tokens for request in self.waiting}
             if self.limits.queue == "longest_prefix":
@@ -214,12 +229,22 @@ class Engine:
                 self.waiting.sort(key=lambda request: -(now_s - request.sent_s) / (request.known - hits[request]))
 
     def batch_starts_at(self, now_s: float) -> float:
-        """When a static batch may start: now if it is full, else when its oldest request has waited long enough."""
-        tokens = sum(request.row["prompt_tokens"] for request in self.waiting)
-        full = len(self.waiting) >= self.limits.max_running or tokens >= self.limits.max_batched_tokens
-        if full or self.preempted or not self.waiting:
+        """When a static batch may start: now if full or of a preferred size, else when its oldest request has waited long enough."""
+        if batch_is_full(self) or preferred_size(self) or not self.waiting:
             return now_s
         return float(min(request.sent_s for request in self.waiting) + self.limits.max_delay_s)
+
+    def awaits_token(self, request: Request) -> bool:
+        """Whether a request waits for its next token, which is in flight."""
+        return self.limits.inflight_steps > 1 and request.promised > len(request.token_times_s)
+
+    def may_compute(self, request: Request) -> bool:
+        """Whether a running request has something to compute."""
+        return not (request.last_is_promised or self.awaits_token(request))
+
+    def missing(self, request: Request, tokens: int) -> int:
+        """Blocks that a request lacks for its next tokens."""
+        return max(0, self.blocks_for(request.computed + tokens) - len(request.blocks))
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold so many tokens."""
@@ -245,14 +270,20 @@ class Engine:
         return chunk
 
     def preempt(self, request: Request) -> None:
-        """Put a running request in front of the queue with nothing computed."""
+        """Put a running request back into the queue: in front, or by priority."""
         self.running.remove(request)
+        if self.limits.preemption == "swap":
+            request.swapped = request.computed
+            self.swapped_since_last_step += len(request.blocks)
         request.reached = max(request.reached, request.computed)
         self.pool.give_back(request.blocks)
         request.computed, request.blocks = 0, []
         request.preemptions += 1
         self.preempted_now += 1
-        self.preempted.appendleft(request)
+        if self.limits.queue == "priority":
+            self.waiting.append(request)
+        else:
+            self.preempted.appendleft(request)
 
     def finish(self, emitting: list[Request], end_s: float) -> list[Request]:
         """Emit the tokens of a step that ends, release those that are done, and return them."""
@@ -260,5 +291,5 @@ class Engine:
             request.token_times_s.append(end_s)
             if request.done:
                 self.pool.give_back(request.blocks)
-                (self.running if request in self.running else self.preempted).remove(request)
+                next(group for group in (self.running, self.preempted, self.waiting) if request in group).remove(request)
         return [request for request in emitting if request.done]

@@ -30,11 +30,12 @@ class Replica:
         self.in_flight: deque[tuple[float, list[Request]]] = deque()
         self.ends_next = self.rests = False
         self.next_s = math.inf
-        self.outstanding = 0
+        self.outstanding = self.given = 0
 
     def give(self, request: Request, at_s: float) -> None:
         """Send it a request."""
-        request.sent_s = at_s
+        request.sent_s, request.turn = at_s, self.given
+        self.given += 1
         self.coming.append(request)
         self.outstanding += 1
         if self.rests or self.next_s == math.inf:
@@ -201,6 +202,7 @@ def _counts(chunks: list[Chunk], engine: Engine) -> dict[str, Any]:
     prefills = [chunk for chunk in chunks if not chunk.is_decode]
     decodes = [chunk for chunk in chunks if chunk.is_decode]
     preemptions, engine.preempted_since_last_step = engine.preempted_since_last_step, 0
+    swapped, engine.swapped_since_last_step = engine.swapped_since_last_step, 0
     return {
         "tokens": sum(chunk.tokens for chunk in chunks),
         "sequences": len(chunks),
@@ -214,5 +216,6 @@ def _counts(chunks: list[Chunk], engine: Engine) -> dict[str, Any]:
         "prefix_hit_tokens": engine.prefix_hit_now,
         "kv_blocks": engine.pool.count - engine.pool.free_count,
         "preemptions": preemptions,
+        "swapped_blocks": swapped,
         "output_tokens": sum(chunk.emits for chunk in chunks),
     }

@@ -37,6 +37,7 @@ class Prices:
             device_s += self._sum("decode_attention", slowdown, lambda name: self._decode(name, step))
         if step["prefill_tokens"]:
             device_s += self._sum("prefill_attention", slowdown, lambda name: self._prefill(name, step))
+        device_s += step["swapped_blocks"] * self.table.pool.block_swap_s
         launches = self.table.launches_count + (self.table.prefill_launches_count if step["prefill_tokens"] else 0)
         calls_s = self.table.host_calls_s + (self.table.prefill_host_calls_s if step["prefill_tokens"] else 0.0)
         host_s = self.table.host_graph_launch_s if captured else launches * self.table.host_launch_s + calls_s

@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 
 from replay.errors import TraceError
 from replay.ingress.clock import NS_PER_S, UnreadableTimesError, times_ns
-from replay.ingress.parsed import ARRIVAL_WANTED, LARGEST_S, MAX_TOKENS, TOKENS_WANTED
+from replay.ingress.parsed import ARRIVAL_WANTED, INTEGER_WANTED, LARGEST_S, MAX_TOKENS, TOKENS_WANTED
 from replay.ingress.source import TraceSource
 
 _BLOCK_BYTES = 1 << 24
 _WHOLE = r"^\d{1,10}(\.0*)?$"
+_INTEGER = r"^-?\d{1,19}$"
 _PLAIN_SECONDS = r"^\d{1,9}(\.\d{0,9})?$"
 _DECIMAL = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?$"
 
@@ -88,6 +89,19 @@ def tokens(rows: CsvRows, name: str) -> pa.Array:
     counts = pc.cast(texts, pa.int64())
     _require(rows, name, pc.less_equal(counts, MAX_TOKENS), TOKENS_WANTED)
     return counts
+
+
+def optional_integers(rows: CsvRows, name: str) -> pa.Array | None:
+    """Return a column of 64-bit integers, empty cells as null, or None when the file has no such column."""
+    texts = rows.optional_texts(name)
+    if texts is None:
+        return None
+    _require(rows, name, pc.fill_null(pc.match_substring_regex(texts, _INTEGER), True), INTEGER_WANTED)
+    try:
+        return pc.cast(texts, pa.int64())
+    except pa.ArrowInvalid as error:
+        row = next(row for row, text in enumerate(texts.to_pylist()) if text and not -(2**63) <= int(text) < 2**63)
+        raise _bad_value(rows, name, row, INTEGER_WANTED) from error
 
 
 def seconds_ns(rows: CsvRows, name: str) -> tuple[pa.Array, tuple[str, ...]]:

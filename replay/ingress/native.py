@@ -19,12 +19,12 @@ import pyarrow as pa
 from replay.documents import check, write_atomic
 from replay.errors import SpecError, TraceError, nearest
 from replay.ingress.clock import UnreadableTimesError, times_ns
-from replay.ingress.columns import CsvRows, read_columns, seconds, tokens
+from replay.ingress.columns import CsvRows, optional_integers, read_columns, seconds, tokens
 from replay.ingress.parquet_rows import parquet_rows
 from replay.ingress.parsed import ARRIVAL_WANTED, LARGEST_S, ParsedRows, StatedOrigin
 from replay.ingress.records import Line, ListColumn, read_lines
 from replay.ingress.source import STATED_KEY, Encoding, TraceSource
-from replay.ingress.trace import TRACE_SCHEMA, Trace, check_trace_name
+from replay.ingress.trace import OPTIONAL_COLUMNS, TRACE_SCHEMA, Trace, check_trace_name
 from replay.provenance import ORIGIN_UNSTATED, TraceProvenance
 from replay.specs.routing import ExpertLoad
 
@@ -98,7 +98,8 @@ def _envelope(trace: Trace) -> bytes:
 def _parquet_bytes(trace: Trace) -> bytes:
     import pyarrow.parquet as pq
 
-    table = trace.requests.combine_chunks().replace_schema_metadata({STATED_KEY: _envelope(trace)})
+    empty = [name for name in OPTIONAL_COLUMNS if trace.requests[name].null_count == trace.requests.num_rows]
+    table = trace.requests.drop_columns(empty).combine_chunks().replace_schema_metadata({STATED_KEY: _envelope(trace)})
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", write_statistics=False, row_group_size=1 << 20)
     return buffer.getvalue()
@@ -193,6 +194,9 @@ def _csv_rows(source: TraceSource) -> _Rows:
         texts = rows.optional_texts(name)
         if texts is not None:
             columns[name] = texts
+    priorities = optional_integers(rows, "priority")
+    if priorities is not None:
+        columns["priority"] = priorities
     return pa.table(columns), rows.place
 
 
@@ -216,6 +220,7 @@ def _json_rows(source: TraceSource) -> _Rows:
             columns[name].append(line.tokens(name))
         for name in ("request_id", "session_id", "model"):
             columns[name].append(line.text(name))
+        columns["priority"].append(line.integer("priority"))
     arrays = {name: pa.array(values, TRACE_SCHEMA.field(name).type) for name, values in columns.items()}
     return pa.table({**arrays, "prefix_blocks": blocks.to_arrow()}), places.__getitem__
 

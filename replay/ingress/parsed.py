@@ -17,6 +17,7 @@ Clock = Literal["relative", "wall", "utc"]
 MAX_TOKENS = 2**31 - 1
 """Largest length a reader accepts for one request; beyond it a value is a fault of the file, not a request."""
 TOKENS_WANTED = f"a whole number of tokens from 0 to {MAX_TOKENS}"
+INTEGER_WANTED = "a 64-bit integer or nothing"
 
 LARGEST_S = 10**9
 """Largest relative arrival a reader accepts (over thirty years): epoch seconds in such a column are a mistake of clock or unit."""
@@ -38,7 +39,7 @@ class ParsedRows:
     """Rows of one file.
 
     `table` has int64 `prompt_tokens` and `output_tokens` and, where the format has them, `arrival_ns` (int64, exact) or `arrival_s`
-    (float64, native files only), `request_id`, `prefix_blocks`, `session_id`, `model`. Without an arrival column the file is
+    (float64, native files only), `request_id`, `prefix_blocks`, `session_id`, `model`, `priority`. Without an arrival column the file is
     lengths-only.
     """
 

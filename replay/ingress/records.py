@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from replay.errors import TraceError
-from replay.ingress.parsed import MAX_TOKENS, TOKENS_WANTED
+from replay.ingress.parsed import INTEGER_WANTED, MAX_TOKENS, TOKENS_WANTED
 from replay.ingress.source import TraceSource
 
 Record = dict[str, Any]
@@ -46,6 +46,16 @@ class Line:
         if count is None or not 0 <= count <= MAX_TOKENS:
             raise self.bad(key, TOKENS_WANTED)
         return count
+
+    def integer(self, key: str) -> int | None:
+        """Return a whole number of 64 bits, or None where it is absent or null."""
+        value = self.record.get(key)
+        if value is None:
+            return None
+        number = whole(value)
+        if number is None or not -(2**63) <= number < 2**63:
+            raise self.bad(key, INTEGER_WANTED)
+        return number
 
     def text(self, key: str) -> str | None:
         """Return a text, or None where it is absent, null or empty."""

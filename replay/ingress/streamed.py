@@ -14,7 +14,7 @@ from replay.errors import TraceError
 from replay.ingress.native import stated_origin
 from replay.ingress.parquet_rows import checked_column
 from replay.ingress.source import TraceSource, open_source
-from replay.ingress.trace import TRACE_SCHEMA, digest_trace
+from replay.ingress.trace import OPTIONAL_COLUMNS, TRACE_SCHEMA, digest_trace
 from replay.provenance import TraceProvenance
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ class StreamedTrace:
         first = 0
         for batch in _file(self.source).iter_batches(batch_size=rows):
             checked = {
-                field.name: checked_column(self.source, field.name, batch.column(field.name), first_row=first) for field in TRACE_SCHEMA
+                field.name: checked_column(self.source, field.name, batch.column(field.name), first_row=first)
+                if field.name in self.source.columns
+                else pa.nulls(batch.num_rows, field.type)
+                for field in TRACE_SCHEMA
             }
             yield pa.table(checked, schema=TRACE_SCHEMA)
             first += batch.num_rows
@@ -57,11 +60,13 @@ def open_streamed(path: Path) -> StreamedTrace:
     """
     source = open_source(path)
     stated = stated_origin(source) if source.encoding == "parquet" else None
-    if stated is None or stated.name is None or stated.digest is None or set(source.columns) != set(TRACE_SCHEMA.names):
+    if stated is None or stated.name is None or stated.digest is None or set(source.columns) | OPTIONAL_COLUMNS != set(TRACE_SCHEMA.names):
         raise TraceError(source.where, "no native Parquet trace with name, provenance and digest", "one, to read in pieces", _FIX)
     file = _file(source)
 
     def column(name: str) -> pa.ChunkedArray:
+        if name not in source.columns:
+            return pa.chunked_array([pa.nulls(file.metadata.num_rows, TRACE_SCHEMA.field(name).type)])
         try:
             return file.read([name])[name]
         except (pa.ArrowException, OSError) as error:

@@ -31,6 +31,7 @@ def summarize(trace: Trace) -> dict[str, Any]:
         "output_tokens": _length_facts(requests["output_tokens"]),
         "prefix_reuse_ratio": _prefix_reuse_ratio(requests["prefix_blocks"]),
         "sessions": pc.count_distinct(requests["session_id"]).as_py() or None,
+        "priorities": pc.count_distinct(requests["priority"]).as_py() or None,
         "expert_load": None if trace.expert_load is None else _load_facts(trace.expert_load),
         "models": sorted(model for model in pc.unique(requests["model"]).to_pylist() if model is not None),
     }

@@ -24,8 +24,11 @@ TRACE_SCHEMA = pa.schema(
         pa.field("prefix_blocks", pa.list_(pa.int64())),  # hash of each block of the prompt, null where not recorded
         pa.field("session_id", pa.string()),
         pa.field("model", pa.string()),
+        pa.field("priority", pa.int64()),  # the smaller, the sooner (vLLM); null counts as 0
     ]
 )
+OPTIONAL_COLUMNS = frozenset({"priority"})
+"""Columns that are neither written nor digested where they are null in every row, so that files and digests of older versions stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +106,13 @@ def digest_rows(column: Callable[[str], pa.ChunkedArray]) -> str:
     """Return the digest of rows in TRACE_SCHEMA, the same however the columns are chunked, sliced or encoded on disk.
 
     Each column in the schema's order: its name and length, a validity bit per row, then little-endian values (64 bit); text and lists
-    are their lengths followed by the concatenated content.
+    are their lengths followed by the concatenated content. An optional column without values is left out.
     """
     hasher = hashlib.sha256(b"replay-gate trace rows, version 1\n")
     for field in TRACE_SCHEMA:
         values = column(field.name).combine_chunks()
+        if field.name in OPTIONAL_COLUMNS and values.null_count == len(values):
+            continue
         hasher.update(f"{field.name} {len(values)}\n".encode())
         hasher.update(np.packbits(pc.is_valid(values).to_numpy(zero_copy_only=False)).tobytes())
         for part in _canonical_parts(values):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from replay.lowering.kernel_plan import FORMAT_BYTES, Kernel, KernelPlan
 from replay.specs.hardware import HardwareSpec
 from replay.specs.mapping import MappingSpec
@@ -18,10 +20,11 @@ def kv_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping:
 
     Work space = input and output of the widest matrix multiply for a full step, the step's logits in 32 bit, and the runtime.
     A pool that does not fit has 0 blocks. Servers keep the weights of latent attention in both forms, expanding and absorbed.
-    A block has a part in every pipeline stage, so the stage with least room decides (vLLM takes the least of its workers).
+    A block has a part in every pipeline stage, so the stage with least room decides (vLLM takes the least of its workers). Each moves its
+    part over a link of its own when a step comes to it, so that the parts' times add up over the step.
     """
     stages = [_stage_pool(plan, model, hardware, mapping, stage) for stage in range(mapping.count("parallelism.pipeline"))]
-    return min(stages, key=lambda pool: pool.blocks_count)
+    return replace(min(stages, key=lambda pool: pool.blocks_count), block_swap_s=sum(pool.block_swap_s for pool in stages))
 
 
 def _stage_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping: MappingSpec, stage: int) -> KvPool:
@@ -46,6 +49,7 @@ def _stage_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapp
         block_bytes=block_bytes,
         weights_bytes=weights,
         workspace_bytes=workspace,
+        block_swap_s=block_bytes / hardware.host_link_bytes_per_s,
     )
 
 

@@ -76,23 +76,33 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
     """Return the serving limits a mapping sets for a model.
 
     Raises:
-        SpecError: asynchronous scheduling with several pipeline stages.
+        SpecError: the prefix cache is on and preempted sequences are swapped; or asynchronous scheduling with several pipeline stages.
     """
     asked = mapping.value("batching.max_context_tokens")
     context = min(asked, model.max_context_tokens) if isinstance(asked, int) else model.max_context_tokens
     budget, scheduler = mapping.count("batching.max_batched_tokens"), str(mapping.value("batching.scheduler"))
     if scheduler != "chunked":  # prompts are computed whole, also those of preempted sequences with what they had generated
         context = min(context, budget)
+    prefix_cache = mapping.value("kv.prefix_cache") is True and _finds_blocks_again(mapping)
+    preemption = str(mapping.value("kv.preemption"))
+    if prefix_cache and preemption == "swap":
+        fix = 'turn one of them off (kv.preemption = "recompute")'
+        raise SpecError("kv.preemption", '"swap" together with kv.prefix_cache = true', "one of the two", fix)
+    sizes, most = mapping.value("batching.preferred_sizes"), mapping.count("batching.max_running")
+    assert isinstance(sizes, tuple)
     return StepLimits(
-        max_running=mapping.count("batching.max_running"),
+        max_running=most,
         max_batched_tokens=budget,
         max_context_tokens=context,
         attention_window_tokens=min(context, model.attention_window_tokens or context),
         async_scheduling=mapping.value("batching.async_scheduling") is True,
         scheduler=scheduler,
         max_delay_s=mapping.number("batching.max_delay_s"),
+        preferred_sizes=tuple(size for size in sizes if size <= most),
         queue=str(mapping.value("batching.queue")),
-        prefix_cache=mapping.value("kv.prefix_cache") is True and _finds_blocks_again(mapping),
+        unfit=str(mapping.value("batching.unfit")),
+        preemption=preemption,
+        prefix_cache=prefix_cache,
         host_overlap=mapping.value("host.overlap") is True,
         kv_policy=str(mapping.value("kv.policy")),
         kv_watermark_ratio=mapping.number("kv.watermark_ratio"),
@@ -152,6 +162,12 @@ def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits
     if limits.max_delay_s > 0.0 and limits.scheduler != "static":
         reason = f"the {limits.scheduler} scheduler starts at once"
         found.append(_serving_decision("batching.max_delay_s", limits.max_delay_s, 0, reason))
+    preferred = mapping.value("batching.preferred_sizes")
+    if preferred and limits.scheduler != "static":
+        found.append(_serving_decision("batching.preferred_sizes", preferred, "none", f"the {limits.scheduler} scheduler forms no batches"))
+    elif preferred != limits.preferred_sizes:
+        reason = f"no batch has more than batching.max_running = {limits.max_running} requests"
+        found.append(_serving_decision("batching.preferred_sizes", preferred, limits.preferred_sizes, reason))
     return tuple(found)
 
 

@@ -89,6 +89,8 @@ class KvPool:
     weights_bytes: float
     """Weights on each rank's device."""
     workspace_bytes: float
+    block_swap_s: float = 0.0
+    """Time that one block takes over the host link, one way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,9 @@ class StepPower:
 
 
 SCHEDULER_NAMES = ("chunked", "prefill_first", "static")
-QUEUE_NAMES = ("fcfs", "sjf", "longest_prefix", "hrrn")
+QUEUE_NAMES = ("fcfs", "sjf", "longest_prefix", "hrrn", "priority")
+UNFIT_NAMES = ("block", "skip")
+PREEMPTION_NAMES = ("recompute", "swap")
 WARMUP_NAMES = ("none", "at_start", "before_ready")
 ROUTING_NAMES = ("round_robin", "least_loaded", "power_of_two", "prefix_aware")
 KV_POLICY_NAMES = ("on_demand", "whole_prompt", "reserve")
@@ -146,8 +150,14 @@ class StepLimits:
     """One of SCHEDULER_NAMES; what they do stands in `replay.execution.engine`."""
     max_delay_s: float = 0.0
     """How long a static batch may wait to fill, from the arrival of its oldest request."""
+    preferred_sizes: tuple[int, ...] = ()
+    """Sizes, ascending, of which a static batch is sent without waiting."""
     queue: str = "fcfs"
     """One of QUEUE_NAMES."""
+    unfit: str = "block"
+    """One of UNFIT_NAMES: whether a request that does not fit holds up those behind it, or is passed over."""
+    preemption: str = "recompute"
+    """One of PREEMPTION_NAMES: whether a preempted sequence loses what it has computed, or keeps it in host memory."""
     prefix_cache: bool = False
     """Whether cached blocks are found again by their content."""
     kv_policy: str = "on_demand"

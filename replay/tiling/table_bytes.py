@@ -46,11 +46,14 @@ def unpack(key: str, data: bytes) -> tuple[StepTable, tuple[Decision, ...]] | No
     document: dict[str, Any] = json.loads(tables[TABLES[0]].schema.metadata[_REST])
     tables = {name: table.replace_schema_metadata(None) for name, table in tables.items()}
     rest = document["table"]
-    limits = rest["limits"] | {"compile_bins": tuple(rest["limits"]["compile_bins"])}
-    rest |= {"pool": KvPool(**rest["pool"]), "limits": StepLimits(**limits)}
+    rest |= {"pool": KvPool(**rest["pool"]), "limits": _limits(rest["limits"])}
     if rest["power"] is not None:
         rest["power"] = StepPower.from_document(rest["power"])
     return StepTable(**tables, **rest), tuple(Decision(**decision) for decision in document["decisions"])
+
+
+def _limits(document: dict[str, Any]) -> StepLimits:
+    return StepLimits(**document | {name: tuple(document[name]) for name in ("preferred_sizes", "compile_bins")})
 
 
 def _seal(key: str, content: bytes | memoryview) -> bytes:

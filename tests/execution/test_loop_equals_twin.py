@@ -3,8 +3,10 @@
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,8 @@ from replay.execution import engine, loop_arrays
 from replay.execution.engine import replay
 from replay.execution.step_costs import step_seconds
 from replay.execution.twin import replay_twin
-from tests.execution.replay_cases import columns, replay_cases
+from replay.ingress.trace import TRACE_SCHEMA
+from tests.execution.replay_cases import columns, crowded_cases, replay_cases
 from tests.step_tables import captured_table, constant_table, make_limits, make_pool, make_trace, powered, random_table
 
 
@@ -35,6 +38,14 @@ def crowded_case(seed=0, budget=24, **rules):
     return make_trace([0.0, 0.0, 0.001, 0.002, 0.5, 0.5], [8, 6, 5, 9, 30, 7], [12, 14, 9, 11, 4, 40]), table
 
 
+def urgent_case(seed=0, **rules):
+    """The crowded sequences in a queue by priority, those that came first the least urgent."""
+    trace, table = crowded_case(seed, queue="priority", **rules)
+    place = trace.requests.column_names.index("priority")
+    requests = trace.requests.set_column(place, TRACE_SCHEMA.field("priority"), pa.array([3, 2, 2, -1, None, 0], pa.int64()))
+    return replace(trace, requests=requests), table
+
+
 def quiet_case(seed=0, **rules):
     """Long stretches of pure decode: past block edges and the window, with arrivals that wait for seats, and one that does not."""
     limits = make_limits(max_running=3, max_batched_tokens=12, window_tokens=40, **rules)
@@ -44,15 +55,23 @@ def quiet_case(seed=0, **rules):
 
 
 @settings(max_examples=150, deadline=None)
-@given(replay_cases(compiles=True))
+@given(replay_cases(compiles=True) | crowded_cases(compiles=True))
 @example(crowded_case())
 @example(quiet_case())
 @example(quiet_case(1))
 @example(crowded_case(async_scheduling=True))
 @example(quiet_case(async_scheduling=True))
+@example(urgent_case())
+@example(urgent_case(async_scheduling=True, preemption="swap"))
+@example(urgent_case(prefix_cache=True, unfit="skip"))
+@example(crowded_case(preemption="swap", unfit="skip"))
+@example(crowded_case(scheduler="prefill_first", max_context_tokens=24, preemption="swap"))
 @example(crowded_case(budget=5, inflight_steps=3))  # a preempted sequence could return before its token is out
 @example(crowded_case(budget=3, inflight_steps=4, prefix_cache=True))
 @example(quiet_case(inflight_steps=2))
+@example(urgent_case(budget=5, inflight_steps=3))
+@example(urgent_case(budget=5, inflight_steps=3, preemption="swap", unfit="skip"))
+@example(crowded_case(budget=5, inflight_steps=4, preemption="swap", unfit="skip"))
 def test_loop_and_twin_give_equal_tables_bit_by_bit(case):
     """Invariant 9."""
     trace, table = case
@@ -63,7 +82,10 @@ def test_loop_and_twin_give_equal_tables_bit_by_bit(case):
 
 
 @settings(max_examples=100, deadline=None)
-@given(replay_cases(powered=True, compiles=True), st.lists(st.floats(0.5, 2.0), min_size=8, max_size=8))
+@given(
+    replay_cases(powered=True, compiles=True) | crowded_cases(powered=True, compiles=True),
+    st.lists(st.floats(0.5, 2.0), min_size=8, max_size=8),
+)
 def test_loop_and_twin_agree_on_clocks_energies_and_temperatures(case, factors):
     """Invariant 9."""
     trace, table = case

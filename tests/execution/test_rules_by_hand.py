@@ -4,14 +4,14 @@ import pytest
 
 from replay.errors import InvariantError
 from replay.execution.engine import replay
-from tests.step_tables import constant_table, make_limits, make_pool, make_trace
+from tests.step_tables import constant_table, make_limits, make_pool, make_trace, powered
 
 FIVE = ([0.0, 0.0, 0.5, 2.5, 9.0], [5, 6, 3, 10, 2], [3, 2, 1, 2, 1])
 
 
-def served(trace, blocks_count=1000, **rules):
+def served(trace, blocks_count=1000, block_swap_s=0.0, **rules):
     limits = make_limits(**{"max_batched_tokens": 12, "max_context_tokens": 12} | rules)
-    return replay(trace, constant_table(1.0, limits=limits, pool=make_pool(blocks_count=blocks_count, block_tokens=4)))
+    return replay(trace, constant_table(1.0, limits=limits, pool=make_pool(blocks_count, 4, block_swap_s)))
 
 
 def times(result, name):
@@ -94,6 +94,82 @@ def test_a_queue_longer_than_the_limit_is_not_sorted_by_response_ratio():
     result = served(trace, queue="hrrn", max_running=1)
     assert times(result, "first_scheduled_s")[1] == 1  # 129 wait: first come, first served
     assert times(result, "first_scheduled_s")[-1] == 2  # 128 wait: the shortest has the highest ratio
+
+
+def test_a_preferred_size_is_sent_at_once_and_other_sizes_wait_as_long_as_they_may():
+    trace = make_trace([0.0, 0.5, 1.0, 4.0, 4.25], [4] * 5, [1] * 5)
+    rules = {"scheduler": "static", "max_batched_tokens": 36, "max_running": 9, "max_delay_s": 2.0, "preferred_sizes": (2, 4)}
+    assert times(served(trace, **rules), "first_scheduled_s") == [0.5, 0.5, 3.0, 4.25, 4.25]
+    crowd = make_trace([0.0] * 5, [4] * 5, [1] * 5)
+    assert times(served(crowd, **rules), "first_scheduled_s") == [0, 0, 0, 0, 2]  # four of five; the fifth waits for company
+    assert times(served(crowd, **rules | {"max_running": 5}), "first_scheduled_s") == [0] * 5  # five are the largest batch
+
+
+def test_the_smallest_priority_goes_first_and_none_counts_as_zero():
+    trace = make_trace([0.0, 0.5, 0.5, 0.5], [8, 4, 4, 4], [1] * 4, priority=[9, 2, None, 1])
+    assert times(served(trace, queue="priority", max_running=1), "first_scheduled_s") == [0, 3, 1, 2]
+
+
+def test_the_least_urgent_is_preempted_and_returns_before_later_ones_of_its_priority():
+    trace = make_trace([0.0, 0.0, 2.5, 2.5], [7, 7, 1, 1], [5, 4, 1, 1], priority=[5, 1, 5, 0])
+    result = served(trace, blocks_count=4, queue="priority", max_batched_tokens=16)
+    assert times(result, "preemptions") == [1, 0, 0, 0]  # at 2 s each wants a third block; first come, first served would take the second
+    assert times(result, "first_scheduled_s") == [0, 0, 4, 3]  # the urgent one takes the last block at 3 s; the preempted one needs three
+    assert times(result, "finish_s") == [7, 4, 5, 4]
+    assert steps(result, "prefill_tokens", "recomputed_tokens")[4] == (9 + 1, 8)
+
+
+def test_who_is_preempted_by_priority_computes_nothing_even_where_its_turn_was_before():
+    trace = make_trace([0.0, 0.0], [5, 7], [3, 4], priority=[5, 1])
+    result = served(trace, blocks_count=4, queue="priority")
+    assert times(result, "finish_s") == [5, 4]
+    assert steps(result, "decode_sequences", "prefill_tokens", "recomputed_tokens", "preemptions") == [
+        (0, 12, 0, 0),
+        (2, 0, 0, 0),
+        (1, 0, 0, 1),  # the first one's seventh token has room, but the second's ninth has not
+        (1, 0, 0, 0),
+        (0, 7, 6, 0),
+    ]
+
+
+def test_a_request_without_room_holds_up_smaller_ones_or_is_passed_over_and_keeps_its_place():
+    trace = make_trace([0.0, 0.5, 0.5], [8, 12, 1], [3, 1, 1])
+    rules = {"blocks_count": 5, "max_running": 3, "max_batched_tokens": 16, "max_context_tokens": 13}
+    assert times(served(trace, **rules), "first_scheduled_s") == [0, 3, 3]
+    assert times(served(trace, **rules, unfit="skip"), "first_scheduled_s") == [0, 3, 1]
+    whole = served(make_trace([0.0] * 4, [5, 8, 1, 11], [1] * 4), scheduler="prefill_first", unfit="skip")
+    assert steps(whole, "prefill_tokens", "waiting") == [(5 + 1, 2), (8, 1), (11, 0)]
+
+
+def test_a_swapped_sequence_pays_for_its_blocks_both_ways_and_goes_on_where_it_stopped():
+    trace = make_trace([0.0, 0.0], [7, 5], [4, 5])
+    result = served(trace, blocks_count=4, block_swap_s=0.25, preemption="swap")
+    assert times(result, "finish_s") == [4.5, 8]
+    assert times(result, "worst_itl_s") == [1.5, 4]
+    assert steps(result, "device_s", "swapped_blocks", "prefill_tokens", "decode_sequences", "recomputed_tokens") == [
+        (1, 0, 12, 0, 0),
+        (1, 0, 0, 2, 0),
+        (1.5, 2, 0, 1, 0),  # the first one's ninth token takes a block; two go out
+        (1, 0, 0, 1, 0),
+        (1.5, 2, 0, 1, 0),  # two come back, and the seventh token is computed
+        (1, 0, 0, 1, 0),
+        (1, 0, 0, 1, 0),
+    ]
+
+
+def test_swapping_takes_as_long_at_any_clock_and_draws_idle_power():
+    trace = make_trace([0.0, 0.0], [7, 5], [4, 5])
+    limits, pool = make_limits(max_batched_tokens=12, max_context_tokens=12, preemption="swap"), make_pool(4, 4, 0.25)
+    result = replay(trace, powered(constant_table(1.0, limits=limits, pool=pool), clocks_hz=[0.5e9]))
+    assert steps(result, "device_s", "swapped_blocks", "energy_j") == [
+        (2, 0, 200),  # twice the second of the full clock, at 100 W
+        (2, 0, 200),
+        (2.5, 2, 250),
+        (2, 0, 200),
+        (2.5, 2, 250),
+        (2, 0, 200),
+        (2, 0, 200),
+    ]
 
 
 CROWD = make_trace([0.0, 0.0], [8, 8], [4, 1])

@@ -12,6 +12,7 @@ import pytest
 
 from replay.ingress.native import write_trace
 from replay.ingress.reader import known_readers, read_trace
+from replay.ingress.summary import summarize
 from replay.ingress.trace import Trace
 
 REAL = [
@@ -192,9 +193,9 @@ def test_lengths_only_files_have_no_arrivals_and_are_labelled_reconstructed(tmp_
 @pytest.mark.parametrize(
     "text",
     [
-        "request_id,arrival_s,prompt_tokens,output_tokens,session_id,model\na,0.5,3,4,,m\nb,1.25,5,6,s,\n",
+        "request_id,arrival_s,prompt_tokens,output_tokens,session_id,model,priority\na,0.5,3,4,,m,\nb,1.25,5,6,s,,-2\n",
         '{"request_id": "a", "arrival_s": 0.5, "prompt_tokens": 3, "output_tokens": 4, "model": "m"}\n'
-        '{"request_id": "b", "arrival_s": 1.25, "prompt_tokens": 5, "output_tokens": 6, "session_id": "s"}\n',
+        '{"request_id": "b", "arrival_s": 1.25, "prompt_tokens": 5, "output_tokens": 6, "session_id": "s", "priority": -2}\n',
     ],
     ids=["csv", "jsonl"],
 )
@@ -203,6 +204,8 @@ def test_native_text_without_provenance_is_labelled_reconstructed_of_unstated_or
     assert column(trace, "arrival_s") == [0.0, 0.75]
     assert column(trace, "session_id") == [None, "s"]
     assert column(trace, "model") == ["m", None]
+    assert column(trace, "priority") == [None, -2]
+    assert summarize(trace)["priorities"] == 1
     assert trace.provenance.kind == "reconstructed"
     assert "the file does not state where its rows come from" in trace.provenance.notes
 

@@ -18,10 +18,12 @@ from replay.ingress.clock import format_ns, times_ns
 from replay.ingress.native import write_trace
 from replay.ingress.normalize import slice_trace, with_poisson_arrivals
 from replay.ingress.reader import read_trace
+from replay.ingress.streamed import open_streamed
 from replay.ingress.trace import TRACE_SCHEMA, Trace, build_trace, digest_rows, with_expert_load
 from replay.names import safe_name
 from replay.provenance import TRACE_KINDS, TraceProvenance
 from replay.specs.routing import ExpertLoad
+from tests.step_tables import make_trace
 
 LENGTHS = st.integers(1, 2**31 - 1)
 NAMES = st.text(st.sampled_from("aZ9_. -é"), min_size=1, max_size=8).map(safe_name)
@@ -35,6 +37,7 @@ def traces(draw: st.DrawFn, *, arrivals: bool | None = None) -> Trace:
     timed = draw(st.booleans()) if arrivals is None else arrivals
     gaps = draw(st.lists(st.floats(0, 1e6, allow_nan=False), min_size=rows, max_size=rows))
     blocks = st.none() | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3)
+    priorities = draw(st.sampled_from([st.none(), st.none() | st.integers(-(2**63), 2**63 - 2)]))
     requests = pa.table(
         {
             "request_id": draw(st.lists(TEXTS, min_size=rows, max_size=rows, unique=True)),
@@ -44,6 +47,7 @@ def traces(draw: st.DrawFn, *, arrivals: bool | None = None) -> Trace:
             "prefix_blocks": pa.array(draw(st.lists(blocks, min_size=rows, max_size=rows)), pa.list_(pa.int64())),
             "session_id": pa.array(draw(st.lists(st.none() | TEXTS, min_size=rows, max_size=rows)), pa.string()),
             "model": pa.array(draw(st.lists(st.none() | TEXTS, min_size=rows, max_size=rows)), pa.string()),
+            "priority": pa.array(draw(st.lists(priorities, min_size=rows, max_size=rows)), pa.int64()),
         }
     )
     aside = draw(st.integers(0, 5))
@@ -131,6 +135,19 @@ def test_the_digest_ignores_chunks_offsets_and_compression_and_sees_every_column
         value = extra if first is None else first + extra
         column = pa.array([value, *rows[field.name].to_pylist()[1:]], field.type)
         assert digest_rows(rows.set_column(position, field, column).column) != trace.digest
+
+
+def test_a_trace_without_priorities_has_the_digest_and_the_columns_of_before_there_were_any(tmp_path):
+    trace = make_trace([0.0, 1.5], [3, 4], [1, 2], prefix_blocks=[[1], None], prefix_block_tokens=4)
+    assert trace.digest == "sha256:ea8d2371f2767be483c02cda490d33e86302019fd9888f22d2153faa4b76fed1"
+    write_trace(trace, tmp_path / "x.parquet")
+    assert "priority" not in pq.read_schema(tmp_path / "x.parquet").names
+    assert open_streamed(tmp_path / "x.parquet").digest == trace.digest
+    urgent = make_trace([0.0, 1.5], [3, 4], [1, 2], prefix_blocks=[[1], None], prefix_block_tokens=4, priority=[None, -1])
+    assert urgent.digest != trace.digest
+    write_trace(urgent, tmp_path / "y.parquet")
+    [piece] = open_streamed(tmp_path / "y.parquet").pieces(9)
+    assert piece["priority"].to_pylist() == [None, -1]
 
 
 @settings(max_examples=30, deadline=None)

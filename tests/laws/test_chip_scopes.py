@@ -19,6 +19,7 @@ VALUES = {
     "batching.async_scheduling": "true", "kv.prefix_cache": "true", "kv.policy": '"reserve"', "kv.watermark_ratio": "0.01",
     "power.cap_w": "500", "power.max_clock_hz": "1e9",
     "batching.scheduler": '"static"', "batching.max_delay_s": "0.1", "batching.queue": '"sjf"',
+    "batching.unfit": '"skip"', "batching.preferred_sizes": "[4]", "kv.preemption": '"swap"',
     "placement.experts": '"round_robin"', "parallelism.expert": "2", "parallelism.expert_exchange": '"all_to_all"',
     "parallelism.pipeline": "2",
     "host.call_s": "1e-4", "kv.prefix_cache_formats": '"16bit"',

@@ -28,7 +28,8 @@ def scaled(table, factor):
     limits = replace(table.limits, max_delay_s=table.limits.max_delay_s * factor)
     parts = {name: stretch(getattr(table, name)) for name in ("token_terms", "sequence_terms", "decode_terms", "prefill_terms")}
     host = {name: getattr(table, name) * factor for name in ("host_launch_s", "host_graph_launch_s")}
-    return replace(table, **parts, **host, limits=limits)
+    pool = replace(table.pool, block_swap_s=table.pool.block_swap_s * factor)
+    return replace(table, **parts, **host, limits=limits, pool=pool)
 
 
 def retimed(trace, arrival_s):
@@ -66,7 +67,7 @@ def test_times_of_a_request_are_in_order(case):
 
 
 @LAW
-@given(replay_cases(queue="fcfs"))
+@given(replay_cases(queue="fcfs", unfit="block"))
 def test_requests_are_first_scheduled_in_the_order_they_arrive(case):
     assert (np.diff(completed(replay(*case).requests)["first_scheduled_s"]) >= 0).all()
 
@@ -138,7 +139,7 @@ def test_a_step_is_composed_when_it_starts_or_when_a_step_in_flight_ends(case):
 
 
 @LAW
-@given(replay_cases())
+@given(replay_cases(preemption="recompute"))
 def test_prompts_and_decodes_share_steps_only_where_prompts_are_cut(case):
     trace, table = case
     steps = columns(replay(trace, table).steps)
@@ -276,7 +277,7 @@ def test_layer_times_add_up_to_busy_time_and_windows_to_layers(case):
 
 
 @LAW
-@given(replay_cases(ample=True))
+@given(replay_cases(ample=True, preemption="recompute"))
 def test_a_prefix_cache_changes_nothing_where_no_two_prompts_begin_alike(case):
     trace, table = case
     unique = pa.array([[index] for index in range(trace.requests.num_rows)], pa.list_(pa.int64()))

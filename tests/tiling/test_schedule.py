@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from replay.errors import SpecError
 from replay.lowering.select import plan_kernels
 from replay.mapping_sheet import SHEET_SCHEMA, StepShape, mapping_sheet
 from replay.tiling.families.gemm_formats import gemm_format
@@ -161,6 +162,28 @@ def test_serving_limits_that_do_not_take_effect_are_reported():
     assert done.table.limits.max_context_tokens == LLAMA_8B.max_context_tokens
     reported = {d.knob: (d.effective, d.stage) for d in done.decisions if d.reason}
     assert reported == {"batching.max_context_tokens": ("131072", "execution"), "graph.sizes": ("sizes up to 256", "execution")}
+
+
+def test_preferred_sizes_without_batches_of_that_size_are_reported():
+    def reported(*lines):
+        done = compiled("[batching]", "preferred_sizes = [4, 8]", *lines)
+        return done.table.limits.preferred_sizes, [d.effective for d in done.decisions if d.knob == "batching.preferred_sizes"]
+
+    assert reported('scheduler = "static"') == ((4, 8), [])
+    assert reported('scheduler = "static"', "max_running = 7") == ((4,), ["(4,)"])
+    assert reported()[1] == ["none"]
+
+
+def test_swapping_costs_a_block_over_the_host_link_and_does_not_go_with_the_prefix_cache():
+    pool = compiled("[kv]", 'preemption = "swap"').table.pool
+    assert pool.block_swap_s == pool.block_bytes / round_hardware().host_link_bytes_per_s
+    staged = compiled("[kv]", 'preemption = "swap"', "[parallelism]", "pipeline = 2").table.pool
+    assert staged.block_bytes < pool.block_bytes
+    assert staged.block_swap_s == pytest.approx(pool.block_swap_s, rel=1e-12)  # each stage moves its part when the step comes to it
+    other = compiled("[kv]", 'preemption = "swap"', "prefix_cache = true", 'prefix_cache_formats = "16bit"', "[formats]", 'kv = "fp8"')
+    assert not other.table.limits.prefix_cache  # it stays off with this format, and so is not in the way
+    with pytest.raises(SpecError, match=r'kv\.preemption.*"swap" together with kv\.prefix_cache'):
+        compiled("[kv]", 'preemption = "swap"', "prefix_cache = true")
 
 
 def test_a_step_launches_only_the_kernels_it_runs():
