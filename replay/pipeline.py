@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from replay.assembly.assemble import assemble
-from replay.execution.engine import replay
+from replay.assembly.headline import Headline, headline_of, headline_of_sums
+from replay.execution.engine import has_sums, replay, replay_sums
 from replay.execution.step_costs import price_kernels
 from replay.lowering.select import plan_kernels
 from replay.provenance import digest_document
@@ -131,8 +132,21 @@ class Replayer:
         known = self._runs.get(mapping.digest)
         return known or self._remember(self._runs, mapping.digest, self._replayed(mapping))
 
-    def replay_other(self, trace: Trace, mapping: MappingSpec, kernel_factors: Mapping[str, float]) -> Run:
-        """Return the mapping's run on other traffic, with each kernel's whole time scaled; nothing of it is remembered."""
+    def headline(self, trace: Trace, mapping: MappingSpec, kernel_factors: Mapping[str, float], *, by_layer: bool) -> Headline:
+        """Return what a mapping's run on other traffic adds up to, with each kernel's whole time scaled; nothing of it is remembered.
+
+        Sums by layer type are there with `by_layer`, and where steps of several replicas or stages overlap.
+        """
+        table = self.table(mapping)
+        if by_layer or not has_sums(trace, table):
+            return headline_of(self._run_on(trace, mapping, kernel_factors))
+        requests, sums = replay_sums(trace, table, kernel_factors=kernel_factors)
+        return headline_of_sums(requests, sums, table)
+
+    def _replayed(self, mapping: MappingSpec) -> Run:
+        return self._run_on(self.trace, mapping, {})
+
+    def _run_on(self, trace: Trace, mapping: MappingSpec, kernel_factors: Mapping[str, float]) -> Run:
         table = self.table(mapping)
         return assemble(
             trace=trace,
@@ -144,9 +158,6 @@ class Replayer:
             seed=self.seed,
             kernel_factors=kernel_factors,
         )
-
-    def _replayed(self, mapping: MappingSpec) -> Run:
-        return self.replay_other(self.trace, mapping, {})
 
     def _remember(self, memory: dict[str, Kept], digest: str, result: Kept) -> Kept:
         while len(memory) > self.KEPT_RUNS:

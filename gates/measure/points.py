@@ -9,18 +9,18 @@ import numpy as np
 
 from gates.claim import ClaimSpec
 from gates.measure.requests import pair_key, pair_requests
-from gates.measure.windows import window_sums
 from gates.policy import SloLimits
 from replay.assembly.percentile import percentile
-from replay.assembly.run import Run
+from replay.assembly.headline import Headline
+from replay.assembly.layers import ALL_LAYERS
 
 Point = tuple[float, float]
 """The baseline's and the candidate's figure; NaN where one has none."""
 NO_POINT: Point = (math.nan, math.nan)
 
 
-def measure_points(specs: Sequence[ClaimSpec], slo: SloLimits | None, baseline: Run, candidate: Run) -> list[Point]:
-    """Return the figures of each claim; a metric over requests is over those that have it in both arms."""
+def measure_points(specs: Sequence[ClaimSpec], slo: SloLimits | None, baseline: Headline, candidate: Headline) -> list[Point]:
+    """Return the figures of each claim on two replays; a metric over requests is over those that have it in both arms."""
     pairs = {
         pair_key(spec): pair_requests(spec, slo, baseline.requests, candidate.requests)
         for spec in specs
@@ -42,8 +42,15 @@ def measure_points(specs: Sequence[ClaimSpec], slo: SloLimits | None, baseline: 
     return points
 
 
-def _window_point(spec: ClaimSpec, baseline: Run, candidate: Run) -> Point:
-    sums = [window_sums(run, spec) for run in (baseline, candidate)]
-    if any(arm is None for arm in sums):
-        return NO_POINT
-    return tuple(float(above.sum()) / float(below.sum()) for above, below in sums)  # type: ignore[misc, return-value]
+def _window_point(spec: ClaimSpec, baseline: Headline, candidate: Headline) -> Point:
+    baseline_value, candidate_value = (_ratio(spec, arm) for arm in (baseline, candidate))
+    return baseline_value, candidate_value
+
+
+def _ratio(spec: ClaimSpec, arm: Headline) -> float:
+    of_time = {"reference": arm.reference_flops_per_s, "busy": 1.0 / arm.replicas_count}
+    above, below = (
+        arm.sums.get((spec.layer_type or ALL_LAYERS, "time_s" if name in of_time else name), math.nan) * of_time.get(name, 1.0)
+        for name in (spec.definition.numerator, spec.definition.denominator)
+    )
+    return above / below if below > 0 else math.nan

@@ -28,7 +28,7 @@ def measure_windows(
         return
     draw = draw_units(cell, windows_count, "bootstrap.windows")
     for index, spec in wanted:
-        arms = [window_sums(run, spec, windows_count) for run in (baseline, candidate)]
+        arms = [_sums(run, spec, windows_count) for run in (baseline, candidate)]
         lacking = [name for name, arm in zip(("the baseline", "the candidate"), arms, strict=True) if arm is None]
         if lacking:
             what = spec.layer_type or "busy"
@@ -65,13 +65,9 @@ def _windows_count(windows: pa.Table) -> int:
     return int(pc.max(windows["window"]).as_py()) + 1 if windows.num_rows else 0
 
 
-def window_sums(run: Run, spec: ClaimSpec, windows_count: int | None = None) -> tuple[Floats, Floats] | None:
-    """Return numerator and denominator by window [windows], or None where the denominator is 0 throughout.
-
-    `windows_count` is at least the run's own, which it is unless given.
-    """
+def _sums(run: Run, spec: ClaimSpec, windows_count: int) -> tuple[Floats, Floats] | None:
+    """Return numerator and denominator by window [windows], or None where the denominator is 0 throughout."""
     definition = spec.definition
-    windows_count = windows_count or _windows_count(run.windows)
     rows = run.windows.filter(pc.equal(run.windows["layer_type"], spec.layer_type or ALL_LAYERS))
     index = rows["window"].to_numpy()
     columns = []

@@ -27,6 +27,8 @@ def with_resimulated(cell: PlannedCell, index: int, measured: Measured, resimula
     replicates = resimulated.of_claim(index)
     if measured.problem is not None and measured.problem[0] != "undefined_resamples":
         return measured
+    if replicates is None and measured.replicates is not None and np.isnan(resimulated.baseline[:, index]).all():
+        return measured  # the replays keep no figures by layer type for claims that only advise
     if replicates is None:
         sentence = "some replays of resampled traffic have no such figure"
         return replace(measured, replicates=None, problem=("undefined_resamples", sentence), method=RESIMULATION_METHOD)
@@ -120,9 +122,7 @@ class _Split:
         rest = effects - design @ slopes
         traffic_sd = math.sqrt(float(rest @ rest) / (len(effects) - len(slopes)))
         names = [resimulated.errors[place].kernel for place in changed]
-        return cls(
-            centre=float(slopes[0]), traffic_sd=traffic_sd, by_kernel=dict(zip(names, np.abs(slopes[1:]).tolist(), strict=True))
-        )
+        return cls(centre=float(slopes[0]), traffic_sd=traffic_sd, by_kernel=dict(zip(names, np.abs(slopes[1:]).tolist(), strict=True)))
 
 
 def _model_doubt(comparison: Comparison, effects: Floats, resimulated: Resimulated, alpha: float) -> Problem | None:
@@ -143,7 +143,9 @@ def _model_doubt(comparison: Comparison, effects: Floats, resimulated: Resimulat
     errors = {error.kernel: error for error in resimulated.errors}
     worst = sorted(split.by_kernel, key=lambda name: -split.by_kernel[name])[:3]
     wanted = ", ".join(f"{name} to {_percent(factor, errors[name])} instead of {_percent(1.0, errors[name])}" for name in worst)
-    sentence = f"the error of the kernels' model alone forbids a decision: with the time of {wanted} (one standard deviation) it would be decided"
+    sentence = (
+        f"the error of the kernels' model alone forbids a decision: with the time of {wanted} (one standard deviation) it would be decided"
+    )
     return "model_error_too_large", sentence
 
 

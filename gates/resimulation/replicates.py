@@ -19,8 +19,6 @@ from replay.seeds import stream
 
 if TYPE_CHECKING:
     from gates.plan import PlannedCell
-    from replay.assembly.run import Run
-    from replay.ingress.trace import Trace
     from replay.pipeline import Replayer
     from replay.specs.mapping import MappingSpec
 
@@ -30,7 +28,7 @@ class Resimulated:
     """Paired replicates of one pair of mappings in one cell."""
 
     baseline: Floats
-    """[replicates, claims]; NaN where a replicate has no figure."""
+    """[replicates, claims]; NaN where a replicate has no figure, and for advisory claims by layer type, which only whole runs tell."""
     candidate: Floats
     errors: tuple[KernelError, ...]
     specific: Floats
@@ -56,9 +54,7 @@ def can_resimulate(cell: PlannedCell, replayer: Replayer) -> bool:
     return can_stitch(replayer.trace) and bool(cell.claims)
 
 
-def resimulate(
-    cell: PlannedCell, replayer: Replayer, arms: tuple[MappingSpec, MappingSpec], *, jobs: int, settled: Settled
-) -> Resimulated:
+def resimulate(cell: PlannedCell, replayer: Replayer, arms: tuple[MappingSpec, MappingSpec], *, jobs: int, settled: Settled) -> Resimulated:
     """Return the replicates of (baseline, candidate) in `arms`: as many as the policy starts with, and up to its cap until settled.
 
     Each replicate is one draw of traffic blocks and one draw of errors, the same in both arms where both share the error (common random
@@ -67,9 +63,7 @@ def resimulate(
     rounds = _rounds(cell)
     trace, seed = replayer.trace, cell.seed
     n = trace.requests.num_rows
-    draw = draw_blocks(
-        n, length=block_length(n, cell.policy.blocks), replicates=rounds[-1], generator=stream(seed, "resimulation.blocks")
-    )
+    draw = draw_blocks(n, length=block_length(n, cell.policy.blocks), replicates=rounds[-1], generator=stream(seed, "resimulation.blocks"))
     baseline, candidate = (Arm.of(replayer.table(mapping), replayer.run(mapping).steps) for mapping in arms)
     errors = kernel_errors(baseline, candidate, replayer.hardware)
     replicate = _Replicate(cell=cell, replayer=replayer, arms=arms, draw=draw, errors=draw_errors(errors, rounds[-1], seed))
@@ -102,8 +96,13 @@ class _Replicate:
     def points(self, index: int) -> list[Point]:
         """Return the figures of every claim in one replicate."""
         trace = stitched(self.replayer.trace, self.draw, index)
-        baseline, candidate = (self._run(trace, index, mapping, candidate) for candidate, mapping in enumerate(self.arms))
-        return measure_points([claim.spec for claim in self.cell.claims], self.cell.policy.slo, baseline, candidate)
+        specs = [claim.spec for claim in self.cell.claims]
+        by_layer = any(spec.blocking and spec.definition.by_layer_type for spec in specs)
+        baseline, candidate = (
+            self.replayer.headline(trace, mapping, self._factors(index, mapping, own=place == 1), by_layer=by_layer)
+            for place, mapping in enumerate(self.arms)
+        )
+        return measure_points(specs, self.cell.policy.slo, baseline, candidate)
 
     def result(self, points: Sequence[Sequence[Point]]) -> Resimulated:
         """Return the replicates so far."""
@@ -115,6 +114,5 @@ class _Replicate:
             specific=self.errors.specific[: len(points)],
         )
 
-    def _run(self, trace: Trace, index: int, mapping: MappingSpec, candidate: int) -> Run:
-        factors = self.errors.factors(index, self.replayer.table(mapping), candidate=bool(candidate))
-        return self.replayer.replay_other(trace, mapping, factors)
+    def _factors(self, index: int, mapping: MappingSpec, *, own: bool) -> dict[str, float]:
+        return self.errors.factors(index, self.replayer.table(mapping), candidate=own)
