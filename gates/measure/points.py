@@ -10,9 +10,9 @@ import numpy as np
 from gates.claim import ClaimSpec
 from gates.measure.requests import pair_key, pair_requests
 from gates.policy import SloLimits
-from replay.assembly.percentile import percentile
 from replay.assembly.headline import Headline
 from replay.assembly.layers import ALL_LAYERS
+from replay.assembly.percentile import percentile
 
 Point = tuple[float, float]
 """The baseline's and the candidate's figure; NaN where one has none."""

@@ -76,6 +76,7 @@ def pair_key(spec: ClaimSpec) -> Key:
 
 
 def pair_requests(spec: ClaimSpec, slo: SloLimits | None, baseline: pa.Table, candidate: pa.Table) -> RequestPair:
+    """Return a claim's metric in both arms, and why it cannot be compared where it cannot."""
     column = spec.definition.column
     values, present = zip(*(_read(table, column, slo) for table in (baseline, candidate)), strict=True)
     completed = [_completed(table) for table in (baseline, candidate)]
