@@ -95,6 +95,7 @@ def _requests(
         "preemptions_per_request": pa.array([int(value or 0) for value in metrics.get("preemptions_per_request", [0] * n)], pa.int64()),
     }
     columns["replica"], columns["sent_s"] = pa.array([0] * n, pa.int64()), columns["arrival_s"]
+    columns["prefill_replica"], columns["kv_transfer_s"] = pa.nulls(n, pa.int64()), pa.nulls(n, pa.float64())
     columns["prefix_hit_tokens"] = pa.array([0] * n, pa.int64())
     for name in ("queue_s", "ttft_s", "tpot_s", "itl_s", "e2e_s"):
         values = metrics.get(name, latency_s)

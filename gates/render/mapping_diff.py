@@ -102,6 +102,8 @@ def _value(name: str, value: Any) -> str:
         asked = "" if value["effective"] == value["requested"] else f"{value['requested']} gives "
         return f"{asked}{value['effective']}{reason}"
     if isinstance(value, float):
+        if name.endswith("_bytes_per_s"):
+            return format_si(value, "B/s")
         if name.endswith("_s"):
             return format_seconds(value) if value else "-"
         if name.endswith("bytes"):

@@ -58,7 +58,7 @@ def assemble(
         window_s=window_s,
         reference_flops_per_s=table.reference_flops_per_s,
         rejected=count_rejections(replayed.requests, table),
-        replicas_count=table.limits.replicas_count,
+        replicas_count=table.limits.all_replicas_count,
         token_gaps=replayed.token_gaps,
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from replay.assembly.busy import busy_seconds
 from replay.assembly.run import LAYERS_SCHEMA
@@ -96,7 +97,7 @@ def share_time(
             for name, amount in zip(_KERNEL_SUMS, kernel_sum, strict=True):
                 totals[entry["layer_type"]][name] += weight * float(amount)
     first_tokens = np.zeros(windows, dtype=np.int64)
-    for first_token_s, start_s, end_s in _by_replica(replay, table.limits.replicas_count):
+    for first_token_s, start_s, end_s in _by_replica(replay, table.limits.all_replicas_count):
         first_tokens += window_tokens(first_token_s, start_s, end_s, window_s, windows)
     return TimeShares(
         layers=(*layers, HOST_LAYER, ALL_LAYERS),
@@ -182,7 +183,8 @@ def _by_replica(replay: Replay, replicas_count: int) -> Iterator[tuple[Floats, F
     if replicas_count == 1:
         yield tuple(column.to_numpy() for column in times)
         return
-    of = [replay.requests["replica"].drop_null(), replay.steps["replica"], replay.steps["replica"]]
+    first_token_of = pc.coalesce(replay.requests["prefill_replica"], replay.requests["replica"])
+    of = [first_token_of.drop_null(), replay.steps["replica"], replay.steps["replica"]]
     for replica in range(replicas_count):
         yield tuple(column.to_numpy()[number.to_numpy() == replica] for column, number in zip(times, of, strict=True))
 

@@ -18,6 +18,8 @@ def request_metrics(replay: Replay) -> pa.Table:
     - `tpot_s`: (e2e - ttft) / (output tokens - 1). `itl_s`: the longest gap between two consecutive tokens. Both contain
       preemptions and are null for one output token.
     - `prefix_hit_tokens`: tokens that the request never computed, for other requests had left them in the cache.
+    - `kv_transfer_s`: from the first token, which a prefill replica emits, to when the decoding replica has the prompt's cache. It is
+      part of the gap before the second token, and so of `tpot_s`.
 
     A request that never fits has null in each.
     """
@@ -39,6 +41,6 @@ def metrics_of(requests: pa.Table) -> pa.Table:
         "itl_s": requests["worst_itl_s"],
         "e2e_s": pc.subtract(finish_s, arrival_s),
         "preemptions_per_request": requests["preemptions"],
-        "prefix_hit_tokens": requests["prefix_hit_tokens"],
+        **{name: requests[name] for name in ("prefix_hit_tokens", "prefill_replica", "kv_transfer_s")},
     }
     return pa.table(columns, schema=METRICS_SCHEMA)

@@ -39,7 +39,7 @@ def window_power(replay: Replay, table: StepTable, tokens: Counts, window_s: flo
     np.maximum.at(peak_c, window, temperature_c)
     behind_hz = power.full_clock_hz - clock_hz  # exactly 0 where nothing holds the clock back
     runs_at_s = start_s + compile_s
-    run_s, device_s = end_s - runs_at_s, table.limits.replicas_count * power.ranks_count * np.diff(edges_s)
+    run_s, device_s = end_s - runs_at_s, table.limits.all_replicas_count * power.ranks_count * np.diff(edges_s)
     active_j = step_j - power.ranks_count * power.idle_w * (end_s - start_s)
     energy_j = power.idle_w * device_s + _spent(runs_at_s, end_s, active_j, edges_s)
     mean_behind_hz = _share(_by_window(window, run_s * behind_hz, windows), _by_window(window, run_s, windows))

@@ -25,6 +25,8 @@ METRICS_SCHEMA = pa.schema(
         pa.field("e2e_s", pa.float64()),
         pa.field("preemptions_per_request", pa.int64(), nullable=False),
         pa.field("prefix_hit_tokens", pa.int64(), nullable=False),
+        pa.field("prefill_replica", pa.int64()),  # this and the next are null without prefill replicas
+        pa.field("kv_transfer_s", pa.float64()),
     ]
 )
 """`Run.requests`: one row per request of the trace, in the trace's order; definitions in `replay.assembly.metrics`."""
@@ -85,7 +87,7 @@ class Run:
     rejected: tuple[tuple[str, int], ...]
     """(reason, requests) for those that can never fit."""
     replicas_count: int = 1
-    """Over which the requests were spread; each has the reference peak."""
+    """Over which the requests were spread, prefill replicas included; each has the reference peak."""
     token_gaps: pa.Table = field(default_factory=TOKEN_GAPS_SCHEMA.empty_table)
     """TOKEN_GAPS_SCHEMA: the distribution of the times between tokens."""
 

@@ -18,4 +18,5 @@ Invariants of every replay. Each has a property test that names its number (``In
 10. A replayed load can be recorded. Requests written out as an engine's request log and read back give, replayed, the same metrics.
 11. Replicas of one = single. A fleet of one replica gives what the replay of one gives, and each replica of a fleet what it alone would
     give for the requests that it was sent.
+12. Pools. What prefill replicas do depends on nothing behind them, and nothing is decoded before its cache has come.
 """

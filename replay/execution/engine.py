@@ -30,7 +30,8 @@ RECORD_STEPS = 1024
 def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> Replay:
     """Return what would have happened: the trace's requests, open loop from their scheduled arrivals, on one replica.
 
-    Several replicas, and requests that are sent otherwise: see `replay.execution.fleet`. Of a replica:
+    Several replicas, and requests that are sent otherwise: see `replay.execution.fleet`; replicas that only compute prompts, and others
+    that go on from them: `replay.execution.pools`. Of a replica:
 
     Continuous batching and a paged cache, after vLLM V1 where `table.limits` do not ask for other rules:
 
@@ -107,9 +108,14 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
 
     Raises:
         TraceError: the trace has no requests, no arrival times, or prefix blocks of unstated length where they count.
-        SpecError: a factor names no kernel of the table, or is not a finite number >= 0.
+        SpecError: a factor names no kernel of the table, or is not a finite number >= 0; or prompts are computed in a pool of their own
+            and requests wait for answers.
         InvariantError: the table breaks its contract, or a law of the replay is broken.
     """
+    if table.limits.prefill_replicas_count:
+        from replay.execution.pools import replay_pools
+
+        return replay_pools(trace, table, kernel_factors=kernel_factors)
     if trace.provenance.load is not None or table.limits.replicas_count > 1:
         from replay.execution.fleet import replay_fleet
 
@@ -244,6 +250,7 @@ def requests_table(
         "worst_itl_s": column(served["worst_itl_s"], never_fits | (requests["output_tokens"].to_numpy() == 1)),
         "preemptions": pa.array(served["preemptions"]),
         "prefix_hit_tokens": pa.array(served["prefix_hit_tokens"]),
+        **{name: pa.nulls(len(fits), REQUESTS_SCHEMA.field(name).type) for name in ("prefill_replica", "kv_transfer_s")},
     }
     if arrival_s is not None:
         columns["arrival_s"] = pa.array(arrival_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from replay.errors import InvariantError
@@ -46,12 +47,17 @@ def replay_fleet(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str,
         TraceError: the trace has no requests, or nothing says when they are sent; see `replay.execution.engine.replay`.
         SpecError, InvariantError: see there.
     """
-    load = trace.provenance.load or Load()
     check_arrivals(trace)
-    requests = trace.requests
-    fits = rejections(requests, table) == FITS
-    arrays = fleet_arrays(trace, fits, load, ROUTING_NAMES.index(table.limits.routing))
-    rows = np.flatnonzero(fits)
+    fits = rejections(trace.requests, table) == FITS
+    arrays = fleet_arrays(trace, fits, trace.provenance.load or Load(), ROUTING_NAMES.index(table.limits.routing))
+    return serve(trace, table, fits, arrays, kernel_factors)
+
+
+def serve(
+    trace: Trace, table: StepTable, fits: npt.NDArray[np.bool_], arrays: FleetArrays, kernel_factors: Mapping[str, float] | None
+) -> Replay:
+    """Return the replay of those of a trace's requests that `fits` names, which `arrays` hold; the others are `never_fits`."""
+    requests, rows = trace.requests, np.flatnonzero(fits)
     cache = new_cache(trace, arrays.pending["total_tokens"][rows], table)
     replicas = Replicas(table, kernel_factors, cache, len(rows), stops_at_finish=bool(arrays.fleet["waits"][0]))
     served = np.zeros(requests.num_rows, dtype=SEQUENCE)
@@ -63,7 +69,7 @@ def replay_fleet(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str,
     return Replay(requests=table_of_requests, steps=replicas.take_steps(), token_gaps=replicas.take_token_gaps())
 
 
-def fleet_arrays(trace: Trace, fits: np.ndarray, load: Load, routing: int) -> FleetArrays:
+def fleet_arrays(trace: Trace, fits: npt.NDArray[np.bool_], load: Load, routing: int) -> FleetArrays:
     """Return a trace's requests, none of them sent yet; those that can never fit are never due."""
     requests = trace.requests
     arrival_s = requests["arrival_s"].to_numpy() if trace.has_arrivals else np.zeros(requests.num_rows)
@@ -81,6 +87,7 @@ def fleet_arrays(trace: Trace, fits: np.ndarray, load: Load, routing: int) -> Fl
         roots=rows[~follows[rows]],
         ready=np.zeros(len(rows), dtype=ENTRY),
         clients=np.zeros(load.concurrency or 0, dtype=ENTRY),
+        links=np.zeros(0),
         fleet=fleet,
     )
 

@@ -23,6 +23,9 @@ PENDING = np.dtype(
         ("next_row", np.int64),  # of the request that waits for its answer, or -1
         ("sent_s", np.float64),  # when a replica gets it
         ("replica", np.int64),
+        ("received_tokens", np.int64),  # of the prompt, computed elsewhere: their keys and values are sent with it
+        ("sender", np.int64),  # the replica that they come from
+        ("send_s", np.float64),  # how long its link and that of the receiver are busy with them
     ]
 )
 """A request of the trace, by its row."""
@@ -61,6 +64,8 @@ class FleetArrays(NamedTuple):
     """ENTRY [requests]: those that waited for an answer which has come."""
     clients: Records
     """ENTRY [concurrency]"""
+    links: Floats
+    """When the link of each replica, and then of each sender, is free again [replicas + senders]; empty without senders."""
     fleet: Records
     """FLEET [1]"""
 

@@ -26,7 +26,7 @@ SEQUENCE = np.dtype(
         ("computed_tokens", np.int64),  # tokens whose keys and values are in the cache, or will be when the steps in flight end
         ("emitted_tokens", np.int64),
         ("prefill_until", np.int64),  # known at the last admission: computing those is prefill, computing later ones is decoding
-        ("reached_tokens", np.int64),  # most tokens ever computed when it was preempted: lost, or swapped while it waits
+        ("reached_tokens", np.int64),  # most tokens ever computed when it was preempted, or before it came here (`kept_tokens`)
         ("prefix_hit_tokens", np.int64),  # never computed, for they were in the cache
         ("blocks", np.int64),
         ("slot", np.int64),  # row of its blocks in `tables`
@@ -42,7 +42,7 @@ SEQUENCE = np.dtype(
 """One record per request that can fit, in arrival order; the index of a record names the sequence everywhere below."""
 
 SOURCES = (
-    "loop.py", "loop_fleet.py", "fleet_arrays.py", "loop_schedule.py", "loop_preempt.py", "loop_steady.py", "loop_queue.py",
+    "loop.py", "loop_fleet.py", "loop_heap.py", "fleet_arrays.py", "loop_schedule.py", "loop_preempt.py", "loop_steady.py", "loop_queue.py",
     "loop_blocks.py", "loop_prices.py", "loop_power.py", "loop_arrays.py",
 )  # fmt: skip
 """Files whose functions and constants become the compiled loop."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from replay.compiled import compiled_part
+from replay.execution.loop_arrays import SWAP
 from replay.execution.step_costs import Counts, Records
 
 KEY, USERS, BEFORE, AFTER, PLACES = 0, 1, 2, 3, 4
@@ -23,6 +24,12 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 def blocks_for(tokens: int, limits: Records) -> int:
     """Return the blocks that hold so many tokens."""
     return int((tokens + limits.block_tokens - 1) // limits.block_tokens)
+
+
+@compiled_part
+def kept_tokens(sequence: Records, limits: Records) -> int:
+    """Return the tokens that one that waits need not compute again: swapped, or received with it where it was never preempted."""
+    return int(sequence.reached_tokens if limits.preemption == SWAP or sequence.preemptions == 0 else 0)
 
 
 @compiled_part

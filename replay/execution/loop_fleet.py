@@ -16,6 +16,7 @@ from replay.execution.fleet_arrays import LEAST_LOADED, POWER_OF_TWO, ROUND_ROBI
 from replay.execution.loop import FINISHED, RECORD_FULL, STUCK, run_steps
 from replay.execution.loop_arrays import WAITING
 from replay.execution.loop_blocks import find_prefix
+from replay.execution.loop_heap import pop, push
 from replay.execution.step_costs import Counts, Floats, Records
 
 NEEDS_ROOM, NEEDS_REQUESTS = 4, 5
@@ -31,6 +32,7 @@ def run_fleet(
     roots: Counts,
     ready: Records,
     clients: Records,
+    links: Floats,
     fleets: Records,
     sequences: Records,
     memory: Counts,
@@ -46,7 +48,7 @@ def run_fleet(
     """Return FINISHED, or why it stopped: RECORD_FULL or STUCK (as `run_steps`) or NEEDS_ROOM, all of the replica that `fleets` names,
     or NEEDS_REQUESTS.
 
-    The first five arguments are those of `FleetArrays`; the others are those of `run_steps`, with one row for each replica, of `powered`
+    The first six arguments are those of `FleetArrays`; the others are those of `run_steps`, with one row for each replica, of `powered`
     for what `replay.execution.power_arrays.replicated` says.
     """
     fleet = fleets[0]
@@ -90,8 +92,9 @@ def run_fleet(
         request.sent_s, request.replica = at_s, replica
         if fleet.closed:
             request.due_s = at_s
-        _write(sequences[replica][states[replica].given], request, row, at_s)
-        _arrive(states[replica], at_s)
+        arrives_s = at_s if len(links) == 0 else _received_at(request, links, len(states), at_s)
+        _write(sequences[replica][states[replica].given], request, row, arrives_s)
+        _arrive(states[replica], arrives_s)
 
 
 @compiled_part
@@ -161,12 +164,20 @@ def _leave(row: int, ready: Records, clients: Records, fleet: Records, at_s: flo
     """Take the request that is sent next from those that wait for it, and a client that sends it."""
     if fleet.ready > 0 and ready[0].row == row:
         fleet.ready -= 1
-        _pop(ready, fleet.ready)
+        pop(ready, fleet.ready)
     else:
         fleet.next += 1
     if fleet.limited:
         fleet.clients -= 1
-        _pop(clients, fleet.clients)
+        pop(clients, fleet.clients)
+
+
+@compiled_part
+def _received_at(request: Records, links: Floats, replicas: int, at_s: float) -> float:
+    """Return when what was computed of a request elsewhere has been sent: after all that came before on either link."""
+    sender = replicas + request.sender
+    links[request.replica] = links[sender] = max(at_s, links[request.replica], links[sender]) + request.send_s
+    return float(links[sender])
 
 
 @compiled_part
@@ -176,7 +187,8 @@ def _write(sequence: Records, request: Records, row: int, at_s: float) -> None:
     sequence.prompt_tokens = sequence.known_tokens = request.prompt_tokens
     sequence.total_tokens, sequence.priority = request.total_tokens, request.priority
     sequence.round = -1
-    sequence.computed_tokens = sequence.emitted_tokens = sequence.prefill_until = sequence.reached_tokens = 0
+    sequence.reached_tokens = request.received_tokens
+    sequence.computed_tokens = sequence.emitted_tokens = sequence.prefill_until = 0
     sequence.prefix_hit_tokens = sequence.blocks = sequence.slot = sequence.preemptions = 0
     sequence.first_scheduled_s = sequence.first_token_s = sequence.last_token_s = sequence.worst_itl_s = sequence.score = 0.0
 
@@ -198,12 +210,12 @@ def _hear_answers(
     at_s = state.clock_s + fleet.think_s
     for place in range(limits.finished_at, limits.finished_at + state.finished):
         if fleet.limited:
-            _push(clients, fleet.clients, at_s, 0)
+            push(clients, fleet.clients, at_s, 0)
             fleet.clients += 1
         following = pending[sequences[memory[place]].row].next_row
         if following >= 0:
             pending[following].due_s = max(pending[following].due_s, at_s)
-            _push(ready, fleet.ready, pending[following].due_s, following)
+            push(ready, fleet.ready, pending[following].due_s, following)
             fleet.ready += 1
     state.finished = 0
 
@@ -260,37 +272,3 @@ def _mixed(number: int) -> int:
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.int64((bits ^ (bits >> np.uint64(31))) >> np.uint64(2))  # type: ignore[return-value]
-
-
-@compiled_part
-def _push(heap: Records, count: int, at_s: float, row: int) -> None:
-    """Let an entry into a heap of `count`."""
-    place = count
-    while place > 0:
-        above = heap[(place - 1) // 2]
-        if above.at_s < at_s or (above.at_s == at_s and above.row <= row):
-            break
-        heap[place].at_s, heap[place].row = above.at_s, above.row
-        place = (place - 1) // 2
-    heap[place].at_s, heap[place].row = at_s, row
-
-
-@compiled_part
-def _pop(heap: Records, count: int) -> None:
-    """Take the first entry out of a heap, in which `count` are left."""
-    at_s, row, place = heap[count].at_s, heap[count].row, 0
-    while 2 * place + 1 < count:
-        below = 2 * place + 1
-        if below + 1 < count and _before(heap[below + 1], heap[below].at_s, heap[below].row):
-            below += 1
-        if not _before(heap[below], at_s, row):
-            break
-        heap[place].at_s, heap[place].row = heap[below].at_s, heap[below].row
-        place = below
-    heap[place].at_s, heap[place].row = at_s, row
-
-
-@compiled_part
-def _before(entry: Records, at_s: float, row: int) -> bool:
-    """Return whether an entry of a heap comes before a time and row."""
-    return bool(entry.at_s < at_s or (entry.at_s == at_s and entry.row < row))

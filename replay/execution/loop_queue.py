@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from replay.compiled import compiled_part, inlined_part
 from replay.execution.loop_arrays import HRRN, LONGEST_PREFIX, ORDERED_REQUESTS, PRIORITY, SJF
-from replay.execution.loop_blocks import find_prefix
+from replay.execution.loop_blocks import find_prefix, kept_tokens
 from replay.execution.step_costs import Counts, Records
 
 
@@ -168,7 +168,7 @@ def _score(sequence: Records, memory: Counts, state: Records, limits: Records) -
     hit = find_prefix(sequence, limits, memory)[0] * limits.block_tokens
     if limits.queue == LONGEST_PREFIX:
         return float(hit)
-    return float((state.clock_s - sequence.arrival_s) / (sequence.known_tokens - hit))
+    return float((state.clock_s - sequence.arrival_s) / (sequence.known_tokens - kept_tokens(sequence, limits) - hit))
 
 
 @compiled_part

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from replay.compiled import compiled_part, inlined_part
-from replay.execution.loop_arrays import BLOCK, CHUNKED, FCFS, PREFILL_FIRST, PRIORITY, RESERVE, STATIC, SWAP, WHOLE_PROMPT
-from replay.execution.loop_blocks import blocks_for, find_prefix, keep_full_blocks, take_blocks, use_prefix
+from replay.execution.loop_arrays import BLOCK, CHUNKED, FCFS, PREFILL_FIRST, PRIORITY, RESERVE, STATIC, WHOLE_PROMPT
+from replay.execution.loop_blocks import blocks_for, find_prefix, keep_full_blocks, kept_tokens, take_blocks, use_prefix
 from replay.execution.loop_preempt import awaits_token, make_way, preempt
 from replay.execution.loop_queue import (
     batch_seats,
@@ -179,7 +179,7 @@ def _needs(sequence: Records, memory: Counts, limits: Records, budget: int) -> t
     the blocks that must be free.
     """
     cached, cached_free = find_prefix(sequence, limits, memory)
-    before = sequence.reached_tokens if limits.preemption == SWAP else cached * limits.block_tokens
+    before = cached * limits.block_tokens + kept_tokens(sequence, limits)
     chunk = min(sequence.known_tokens - before, budget)
     taken = blocks_for(before + chunk if limits.kv_policy != RESERVE else sequence.total_tokens - 1, limits) - cached
     wanted = taken if limits.kv_policy != WHOLE_PROMPT else blocks_for(sequence.known_tokens, limits) - cached
@@ -196,15 +196,15 @@ def _let_run(
     if limits.prefix_cache:
         use_prefix(sequence, cached, state, limits, memory)
     take_blocks(sequence, taken, state, limits, memory)
-    swapped = sequence.reached_tokens if limits.preemption == SWAP else 0
-    before = cached * limits.block_tokens + swapped
+    kept = kept_tokens(sequence, limits)
+    before = cached * limits.block_tokens + kept
     saved = max(0, before - sequence.reached_tokens)
     sequence.prefix_hit_tokens += saved
     step.prefix_hit_tokens += saved
-    if swapped > 0:
-        state.swapped_blocks += blocks_for(swapped, limits)
-    else:
+    if kept == 0:
         sequence.prefill_until = sequence.known_tokens
+    elif sequence.preemptions > 0:
+        state.swapped_blocks += blocks_for(kept, limits)
     sequence.computed_tokens = before + chunk
     if before < sequence.prefill_until:
         _count_prefill(step, sequence, before, limits.window_tokens)

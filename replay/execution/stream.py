@@ -48,11 +48,16 @@ def replay_pieces(pieces: Iterable[pa.Table], table: StepTable, load: Load | Non
     `replay.execution.engine.replay`; steps of several replicas stand in the order of their starts within a piece only.
 
     Raises:
-        SpecError: the prefix cache is on, which has to know all prompts.
+        SpecError: the prefix cache is on, which has to know all prompts; or prompts are computed in a pool of their own.
         TraceError: requests wait for answers, or an arrival is missing or goes back.
     """
     if table.limits.prefix_cache:
         raise SpecError("kv.prefix_cache", "true", "false, for a trace that is read in pieces", "turn it off, or read the trace whole")
+    if table.limits.prefill_replicas_count:
+        count = table.limits.prefill_replicas_count
+        raise SpecError(
+            "fleet.prefill_replicas", str(count), "0, for a trace that is read in pieces", "set it to 0, or read the trace whole"
+        )
     if load is not None:
         raise TraceError("the trace", "requests that clients send (`replay trace load`)", "arrivals alone", "read the trace whole")
     waiting: deque[_Piece] = deque()
@@ -66,14 +71,14 @@ def replay_pieces(pieces: Iterable[pa.Table], table: StepTable, load: Load | Non
         piece, arrays = _opened(requests, first_row, table)
         fleet["first_row"], fleet["next"], fleet["more"] = first_row, 0, 1
         waiting.append(piece)
-        replicas.run(FleetArrays(pending=arrays[0], roots=arrays[1], ready=_NONE, clients=_NONE, fleet=fleet))
+        replicas.run(FleetArrays(pending=arrays[0], roots=arrays[1], ready=_NONE, clients=_NONE, links=np.zeros(0), fleet=fleet))
         piece.replica = arrays[0]["replica"]
         _close(waiting, replicas)
         first_row += requests.num_rows
         yield from _ready(waiting, replicas)
     if replicas is not None:
         fleet["more"] = 0
-        replicas.run(FleetArrays(pending=arrays[0], roots=arrays[1], ready=_NONE, clients=_NONE, fleet=fleet))
+        replicas.run(FleetArrays(pending=arrays[0], roots=arrays[1], ready=_NONE, clients=_NONE, links=np.zeros(0), fleet=fleet))
         _close(waiting, replicas)
         yield from _ready(waiting, replicas)
 

@@ -16,7 +16,7 @@ REQUESTS_SCHEMA = pa.schema(
         pa.field("prompt_tokens", pa.int64(), nullable=False),
         pa.field("output_tokens", pa.int64(), nullable=False),
         pa.field("status", pa.string(), nullable=False),  # completed | never_fits; the times of the latter are null
-        pa.field("replica", pa.int64()),
+        pa.field("replica", pa.int64()),  # that ends it
         pa.field("sent_s", pa.float64()),  # when a replica got it: at its arrival, or when a client was free
         pa.field("first_scheduled_s", pa.float64()),
         pa.field("first_token_s", pa.float64()),
@@ -24,6 +24,8 @@ REQUESTS_SCHEMA = pa.schema(
         pa.field("worst_itl_s", pa.float64()),  # longest gap between consecutive tokens; null with one output token
         pa.field("preemptions", pa.int64(), nullable=False),
         pa.field("prefix_hit_tokens", pa.int64(), nullable=False),  # never computed: found in the cache (not: found again)
+        pa.field("prefill_replica", pa.int64()),  # this and the next are null without prefill replicas (see `replay.execution.pools`)
+        pa.field("kv_transfer_s", pa.float64()),  # first token to cache received, waiting for links included; null with one output token
     ]
 )
 """One row per request of the trace, in the trace's order."""

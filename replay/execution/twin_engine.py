@@ -29,8 +29,10 @@ class Request:
     prompt_now: int = 0
     """Tokens to compute before it decodes: the prompt, and what had been generated when it was last admitted."""
     reached: int = 0
-    swapped: int = 0
-    """Of a preempted one, tokens whose keys and values are in host memory."""
+    kept: int = 0
+    """While it waits, tokens that it need not compute again: their keys and values are in host memory, or were received with it."""
+    sending: tuple[int, float] | None = None
+    """The replica that they are received from, and how long that takes."""
     blocks: list[Block] = field(default_factory=list)
     preemptions: int = 0
     prefix_hit: int = 0
@@ -39,6 +41,8 @@ class Request:
     sent_s: float = math.nan
     """When a replica got it."""
     replica: int | None = None
+    prefill_replica: int | None = None
+    kv_transfer_s: float | None = None
     turn: int = 0
     """How many that replica had got before."""
     first_scheduled_s: float | None = None
@@ -72,16 +76,16 @@ class Request:
     def result(self, fits: bool) -> dict[str, Any]:
         """Return the row of REQUESTS_SCHEMA."""
         copied = {name: self.row[name] for name in ("request_id", "prompt_tokens", "output_tokens")}
-        return copied | {
+        own = {name: getattr(self, name) for name in ("replica", "first_scheduled_s", "preemptions", "prefill_replica", "kv_transfer_s")}
+        return {
+            **copied,
+            **own,
             "arrival_s": self.due_s,
-            "replica": self.replica,
             "sent_s": None if self.replica is None else self.sent_s,
             "status": COMPLETED if fits else NEVER_FITS,
-            "first_scheduled_s": self.first_scheduled_s,
             "first_token_s": self.token_times_s[0] if fits else None,
             "finish_s": self.token_times_s[-1] if fits else None,
             "worst_itl_s": max(self.gaps_s, default=None),
-            "preemptions": self.preemptions,
             "prefix_hit_tokens": self.prefix_hit,
         }
 
@@ -184,7 +188,7 @@ class Engine:
             if budget == 0 or len(self.running) == seats:
                 break
             cached = self.cached_beginning(request)
-            hit = len(cached) * self.table.pool.block_tokens + request.swapped
+            hit = len(cached) * self.table.pool.block_tokens + request.kept
             tokens = min(request.known - hit, budget)
             if self.limits.kv_policy == "reserve":
                 missing = self.blocks_for(request.row["prompt_tokens"] + request.row["output_tokens"] - 1) - len(cached)
@@ -204,9 +208,9 @@ class Engine:
             new_hit = len(range(request.reached, hit))
             request.prefix_hit += new_hit
             self.prefix_hit_now += new_hit
-            if request.swapped:
-                self.swapped_since_last_step += self.blocks_for(request.swapped)
-                request.swapped = 0
+            if request.kept:
+                self.swapped_since_last_step += self.blocks_for(request.kept) if request.preemptions else 0
+                request.kept = 0
             else:
                 request.prompt_now = request.known
             if request.first_scheduled_s is None:
@@ -226,7 +230,7 @@ class Engine:
             if self.limits.queue == "longest_prefix":
                 self.waiting.sort(key=lambda request: -hits[request])
             elif self.limits.queue == "hrrn":
-                self.waiting.sort(key=lambda request: -(now_s - request.sent_s) / (request.known - hits[request]))
+                self.waiting.sort(key=lambda request: -(now_s - request.sent_s) / (request.known - request.kept - hits[request]))
 
     def batch_starts_at(self, now_s: float) -> float:
         """When a static batch may start: now if full or of a preferred size, else when its oldest request has waited long enough."""
@@ -273,7 +277,7 @@ class Engine:
         """Put a running request back into the queue: in front, or by priority."""
         self.running.remove(request)
         if self.limits.preemption == "swap":
-            request.swapped = request.computed
+            request.kept = request.computed
             self.swapped_since_last_step += len(request.blocks)
         request.reached = max(request.reached, request.computed)
         self.pool.give_back(request.blocks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import deque
+from collections import defaultdict, deque
 from typing import Any
 
 from replay.execution.twin_engine import Chunk, Engine, Request
@@ -124,6 +124,7 @@ class Senders:
                 if session is not None:
                     last[session] = request
         self.clients = [0.0] * (load.concurrency or 0)
+        self.links_s: dict[tuple[str, int | None], float] = defaultdict(float)
         self.turn = self.draws = 0
 
     def run(self) -> None:
@@ -154,7 +155,18 @@ class Senders:
         if self.closed:
             request.due_s = at_s
         request.replica = self.route(request)
-        self.replicas[request.replica].give(request, at_s)
+        self.replicas[request.replica].give(request, self.received_at(request, at_s))
+
+    def received_at(self, request: Request, at_s: float) -> float:
+        """When what was computed of a request elsewhere has come over the links of sender and receiver, one transfer after another."""
+        if request.sending is None:
+            return at_s
+        sender, send_s = request.sending
+        both = ("from", sender), ("to", request.replica)
+        end_s = max(at_s, *(self.links_s[link] for link in both)) + send_s
+        for link in both:
+            self.links_s[link] = end_s
+        return end_s
 
     def hear(self, request: Request, replica: Replica) -> None:
         """Get the last token of a request."""

@@ -21,10 +21,15 @@ def kv_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping:
     Work space = input and output of the widest matrix multiply for a full step, the step's logits in 32 bit, and the runtime.
     A pool that does not fit has 0 blocks. Servers keep the weights of latent attention in both forms, expanding and absorbed.
     A block has a part in every pipeline stage, so the stage with least room decides (vLLM takes the least of its workers). Each moves its
-    part over a link of its own when a step comes to it, so that the parts' times add up over the step.
+    part over a link of its own when a step comes to it, so that the parts' times add up over the step. To another replica they are sent
+    side by side.
     """
     stages = [_stage_pool(plan, model, hardware, mapping, stage) for stage in range(mapping.count("parallelism.pipeline"))]
-    return replace(min(stages, key=lambda pool: pool.blocks_count), block_swap_s=sum(pool.block_swap_s for pool in stages))
+    return replace(
+        min(stages, key=lambda pool: pool.blocks_count),
+        block_swap_s=sum(pool.block_swap_s for pool in stages),
+        block_send_s=max(pool.block_send_s for pool in stages),
+    )
 
 
 def _stage_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapping: MappingSpec, stage: int) -> KvPool:
@@ -42,6 +47,8 @@ def _stage_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapp
     token_bytes = decode.attention.kv_heads * decode.attention.stored_size * FORMAT_BYTES[decode.kv_format]
     block_tokens = mapping.count("kv.block_tokens")
     block_bytes = block_tokens * token_bytes * calls[decode.id]
+    sends, asked = mapping.count("fleet.prefill_replicas") > 0, mapping.value("fleet.kv_link_bytes_per_s")
+    send_bytes_per_s = asked if isinstance(asked, int | float) else hardware.link.bytes_per_s
     left = mapping.number("kv.memory_ratio") * hardware.memory_bytes - weights - workspace
     return KvPool(
         blocks_count=max(0, int(left // block_bytes)),
@@ -50,6 +57,8 @@ def _stage_pool(plan: KernelPlan, model: ModelSpec, hardware: HardwareSpec, mapp
         weights_bytes=weights,
         workspace_bytes=workspace,
         block_swap_s=block_bytes / hardware.host_link_bytes_per_s,
+        block_send_s=block_bytes / send_bytes_per_s if sends else 0.0,
+        send_latency_s=hardware.link.latency_s if sends else 0.0,
     )
 
 

@@ -76,7 +76,8 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
     """Return the serving limits a mapping sets for a model.
 
     Raises:
-        SpecError: the prefix cache is on and preempted sequences are swapped; or asynchronous scheduling with several pipeline stages.
+        SpecError: the prefix cache is on and preempted sequences are swapped; asynchronous scheduling with several pipeline stages; or
+            static batches with prefill replicas.
     """
     asked = mapping.value("batching.max_context_tokens")
     context = min(asked, model.max_context_tokens) if isinstance(asked, int) else model.max_context_tokens
@@ -113,8 +114,18 @@ def step_limits(model: ModelSpec, mapping: MappingSpec) -> StepLimits:
         compile_max_variants=kept if isinstance(kept := mapping.value("compile.max_variants"), int) else None,
         inflight_steps=_inflight_steps(mapping),
         replicas_count=mapping.count("fleet.replicas"),
+        prefill_replicas_count=_prefill_replicas(mapping, scheduler),
         routing=str(mapping.value("fleet.routing")),
     )
+
+
+def _prefill_replicas(mapping: MappingSpec, scheduler: str) -> int:
+    """Return the replicas that only compute prompts."""
+    count = mapping.count("fleet.prefill_replicas")
+    if count and scheduler == "static":
+        fix = "choose one of those, or let each replica do both (fleet.prefill_replicas = 0)"
+        raise SpecError("batching.scheduler", f'"static" with fleet.prefill_replicas = {count}', '"chunked" or "prefill_first"', fix)
+    return count
 
 
 def _finds_blocks_again(mapping: MappingSpec) -> bool:
@@ -159,6 +170,9 @@ def serving_decisions(model: ModelSpec, mapping: MappingSpec, limits: StepLimits
     if isinstance(steps, int) and steps != limits.inflight_steps:
         reason = "parallelism.pipeline = 1: without stages one step is under way at a time"
         found.append(_serving_decision("batching.inflight_microbatches", steps, limits.inflight_steps, reason))
+    rate = mapping.value("fleet.kv_link_bytes_per_s")
+    if rate != "link" and not limits.prefill_replicas_count:
+        found.append(_serving_decision("fleet.kv_link_bytes_per_s", rate, "none", "fleet.prefill_replicas = 0: no cache is sent"))
     if limits.max_delay_s > 0.0 and limits.scheduler != "static":
         reason = f"the {limits.scheduler} scheduler starts at once"
         found.append(_serving_decision("batching.max_delay_s", limits.max_delay_s, 0, reason))

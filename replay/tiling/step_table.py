@@ -91,6 +91,10 @@ class KvPool:
     workspace_bytes: float
     block_swap_s: float = 0.0
     """Time that one block takes over the host link, one way."""
+    block_send_s: float = 0.0
+    """Time that one block takes from a replica that computes prompts to one that goes on from them; 0 where each does both."""
+    send_latency_s: float = 0.0
+    """What each request's blocks take on top of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +169,8 @@ class StepLimits:
     kv_watermark_ratio: float = 0.0
     """Share of the pool that admission leaves free."""
     replicas_count: int = 1
+    prefill_replicas_count: int = 0
+    """Further replicas, which compute prompts and first tokens that the others go on from; 0: each replica does both."""
     routing: str = "round_robin"
     """One of ROUTING_NAMES; what they do stands in `replay.execution.fleet`."""
     host_overlap: bool = True
@@ -179,6 +185,11 @@ class StepLimits:
     """Stages that a step passes through one after another; while one is in the second, the first is idle or has the next step."""
     inflight_steps: int = 1
     """Steps (micro-batches) that may be under way at once, without `async_scheduling`; none computes on a token that another one yields."""
+
+    @property
+    def all_replicas_count(self) -> int:
+        """Replicas of both pools."""
+        return self.replicas_count + self.prefill_replicas_count
 
     @property
     def overlapping_stages(self) -> int:

@@ -60,6 +60,11 @@ def test_the_text_of_a_diff_says_what_moves_and_by_how_much(two):
     assert max(map(len, printed.splitlines())) <= WIDEST
 
 
+def test_a_rate_is_shown_as_a_rate(two):
+    two.write("b.toml", FUSED + "[fleet]\nprefill_replicas = 1\nkv_link_bytes_per_s = 5e10\n")
+    assert "fleet.kv_link_bytes_per_s: link -> 50 GB/s" in diffed(two, "a.toml", "b.toml")
+
+
 def test_the_json_of_a_diff_matches_its_schema_and_the_csv_its_json(two):
     document = json.loads(diffed(two, "a.toml", "b.toml", "--format", "json"))
     documents.check(document, "mapping-diff.v1", "the output")

@@ -26,6 +26,7 @@ VALUES = {
     "compile.bins": "[7, 64]", "compile.variant_s": "0.5", "compile.warmup": '"at_start"', "compile.max_variants": "3",
     "batching.inflight_microbatches": "3",
     "fleet.replicas": "2", "fleet.routing": '"least_loaded"',
+    "fleet.prefill_replicas": "2", "fleet.kv_link_bytes_per_s": "1e9",
 }  # fmt: skip
 CHIPS = {"power.cap_w": "b200-sxm", "power.max_clock_hz": "b200-sxm"}
 """Where a knob does something, if not on every chip."""
@@ -38,6 +39,7 @@ ALONE = {
     "parallelism.expert_exchange": ("parallelism", "tensor = 2\nexpert = 2"),
     "placement.experts": ("parallelism", "tensor = 2\nexpert = 2"),
     "batching.inflight_microbatches": ("parallelism", "pipeline = 2"),  # takes stages to fill
+    "fleet.kv_link_bytes_per_s": ("fleet", "prefill_replicas = 1"),
 }
 EXPERTS = ("parallelism.expert", "parallelism.expert_exchange", "placement.experts")
 """Knobs of models that have some."""

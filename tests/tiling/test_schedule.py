@@ -186,6 +186,25 @@ def test_swapping_costs_a_block_over_the_host_link_and_does_not_go_with_the_pref
         compiled("[kv]", 'preemption = "swap"', "prefix_cache = true")
 
 
+def test_what_a_prefill_replica_sends_goes_over_the_link_between_accelerators_or_at_the_rate_that_is_asked_for():
+    apart = compiled("[fleet]", "prefill_replicas = 2").table
+    assert (apart.limits.prefill_replicas_count, apart.limits.all_replicas_count) == (2, 3)
+    link, pool = round_hardware().link, apart.pool
+    assert (pool.block_send_s, pool.send_latency_s) == (pool.block_bytes / link.bytes_per_s, link.latency_s)
+    asked = compiled("[fleet]", "prefill_replicas = 2", "kv_link_bytes_per_s = 5e10").table.pool
+    assert asked.block_send_s == pool.block_bytes / 5e10
+    staged = compiled("[fleet]", "prefill_replicas = 2", "[parallelism]", "pipeline = 2").table.pool
+    assert staged.block_send_s == pytest.approx(pool.block_send_s / 2)  # both stages send their half side by side
+    together = compiled("[fleet]", "kv_link_bytes_per_s = 5e10")
+    assert together.table.pool.block_send_s == 0.0
+    assert [(d.requested, d.effective) for d in together.decisions if d.knob == "fleet.kv_link_bytes_per_s"] == [("50000000000.0", "none")]
+
+
+def test_a_batch_that_runs_until_all_of_it_is_done_is_not_taken_apart():
+    with pytest.raises(SpecError, match=r'batching\.scheduler.*"static" with fleet\.prefill_replicas = 1'):
+        compiled("[batching]", 'scheduler = "static"', "[fleet]", "prefill_replicas = 1")
+
+
 def test_a_step_launches_only_the_kernels_it_runs():
     # Per layer: qkv, rope, attention, o_proj, norm, gate_up, activation, down, norm = 9; once: embedding, norm, LM head, sampling.
     table = compiled().table
