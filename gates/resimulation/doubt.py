@@ -1,4 +1,4 @@
-"""What the replicates of a re-simulation say beyond their bounds: flips, two modes, and whether the model's error alone forbids a decision."""
+"""What the replicates of a re-simulation say beyond their bounds: flips, two modes, whether the model's error forbids a decision."""
 
 from __future__ import annotations
 
@@ -43,26 +43,45 @@ def with_resimulated(cell: PlannedCell, index: int, measured: Measured, resimula
 
 
 def settled(cell: PlannedCell, measured: list[Measured], resimulated: Resimulated) -> bool:
-    """Return whether the sampling error of a bound reaches no value that a blocking claim's bound is compared with."""
+    """Return whether more replicates could hardly change the cell's decision.
+
+    They could where the sampling error of a blocking claim's bound reaches a value that it is compared with, unless another blocking
+    claim is disproved beyond that error.
+    """
+    close = False
     for index, (claim, one) in enumerate(zip(cell.claims, measured, strict=True)):
-        if claim.spec.blocking:
-            found = with_resimulated(cell, index, one, resimulated)
-            comparison = compare_claim(cell, claim, found) if found.problem is None else None
-            if comparison is not None and found.replicates is not None and _close(comparison, found.replicates, cell.policy.alpha):
-                return False
-    return True
+        found = with_resimulated(cell, index, one, resimulated) if claim.spec.blocking else one
+        comparison = compare_claim(cell, claim, found) if claim.spec.blocking and found.problem is None else None
+        if comparison is None or found.replicates is None:
+            continue
+        reach = _Reach.of(comparison, found.replicates, cell.policy.alpha)
+        if reach.surely_worse and not reach.near_limit:
+            return True
+        close = close or reach.near_limit or (reach.near_no_change and not comparison.inside_margin)
+    return not close
 
 
-def _close(comparison: Comparison, replicates: tuple[Floats, Floats], alpha: float) -> bool:
-    effects = np.sort(_raw_effects(comparison, replicates))
-    count = len(effects)
-    spread = 2.0 * math.sqrt(count * alpha * (1.0 - alpha))  # two standard errors of the place of the bound
-    low = [int(np.clip(place, 0, count - 1)) for place in (alpha * count - spread, alpha * count + spread)]
-    lower, upper = (effects[low[0]], effects[low[1]]), (effects[-1 - low[1]], effects[-1 - low[0]])
-    bad, good = (upper, lower) if comparison.limit > comparison.no_change else (lower, upper)
-    near_limit = bad[0] <= comparison.limit <= bad[1] and bad[0] < bad[1]
-    near_no_change = good[0] <= comparison.no_change <= good[1] and good[0] < good[1]
-    return near_limit or (near_no_change and not comparison.inside_margin)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reach:
+    """How far the bounds of a claim are known: two standard errors of their places among the replicates."""
+
+    near_limit: bool
+    near_no_change: bool
+    surely_worse: bool
+
+    @classmethod
+    def of(cls, comparison: Comparison, replicates: tuple[Floats, Floats], alpha: float) -> _Reach:
+        sign = _sign(comparison)
+        effects = np.sort(sign * _raw_effects(comparison, replicates))
+        count, limit, no_change = len(effects), sign * comparison.limit, sign * comparison.no_change
+        spread = 2.0 * math.sqrt(count * alpha * (1.0 - alpha))
+        nearest, farthest = (int(np.clip(alpha * count + step, 0, count - 1)) for step in (-spread, spread))
+        good, bad = (effects[nearest], effects[farthest]), (effects[-1 - farthest], effects[-1 - nearest])
+        return cls(
+            near_limit=bool(bad[0] <= limit <= bad[1] and bad[0] < bad[1]),
+            near_no_change=bool(good[0] <= no_change <= good[1] and good[0] < good[1]),
+            surely_worse=bool(good[0] > no_change and bad[0] > limit),
+        )
 
 
 def _raw_effects(comparison: Comparison, replicates: tuple[Floats, Floats]) -> Floats:

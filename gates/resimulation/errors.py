@@ -64,14 +64,14 @@ class Arm:
         return cls(table=table, kernels=kernels, measured_ratio=_measured_ratios(table, steps))
 
 
-def kernel_errors(baseline: Arm, candidate: Arm, device: HardwareSpec) -> tuple[KernelError, ...]:
-    """Return the errors of every kernel of either arm, the baseline's first."""
+def kernel_errors(baseline: Arm, candidate: Arm, device: HardwareSpec, *, split: bool = False) -> tuple[KernelError, ...]:
+    """Return the errors of every kernel of either arm, the baseline's first; `split`: ranks share the operators otherwise."""
     fits = {kernel.fit.label: kernel.fit for kernel in device.kernels if kernel.hardware == device.name}
     names = dict.fromkeys(arm_kernel for arm in (baseline, candidate) for arm_kernel in arm.kernels)
-    return tuple(_kernel_error(name, baseline, candidate, fits) for name in names)
+    return tuple(_kernel_error(name, baseline, candidate, fits, split) for name in names)
 
 
-def _kernel_error(name: str, baseline: Arm, candidate: Arm, fits: Mapping[str, FamilyCalibration]) -> KernelError:
+def _kernel_error(name: str, baseline: Arm, candidate: Arm, fits: Mapping[str, FamilyCalibration], split: bool) -> KernelError:
     before, after = baseline.kernels.get(name), candidate.kernels.get(name)
     there = [arm for arm in (baseline, candidate) if name in arm.kernels]
     measured_ratio = min(arm.measured_ratio.get(name, 0.0) for arm in there)
@@ -79,7 +79,7 @@ def _kernel_error(name: str, baseline: Arm, candidate: Arm, fits: Mapping[str, F
     shared_sd = MEAN_TO_SD * _mixed(measured_ratio, MEASURED_ERROR_RATIO, full)
     if after is None or (before is not None and _alike(baseline.table, candidate.table, before, after)):
         return KernelError(kernel=name, shared_sd=shared_sd, specific_sd=0.0, changed=False, estimated=True)
-    of_ratio = _ratio_error(before, after, fits)
+    of_ratio = _ratio_error(before, after, fits, split)
     specific_sd = _mixed(measured_ratio, MEAN_TO_SD * MEASURED_REPEAT_RATIO, MEAN_TO_SD * full if of_ratio is None else of_ratio)
     estimated = of_ratio is not None or measured_ratio == 1.0
     return KernelError(kernel=name, shared_sd=shared_sd, specific_sd=specific_sd, changed=True, estimated=estimated)
@@ -119,12 +119,19 @@ def _mixed(share: float, measured: float, modelled: float) -> float:
     return share * measured + (1.0 - share) * modelled
 
 
-def _ratio_error(before: Mapping[str, Any] | None, after: Mapping[str, Any], fits: Mapping[str, FamilyCalibration]) -> float | None:
-    """Return the error of the log ratio of two calibrated kernels that pairs of timings say, None where none do."""
+def _ratio_error(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any], fits: Mapping[str, FamilyCalibration], split: bool
+) -> float | None:
+    """Return the error of the log ratio of two calibrated kernels that pairs of timings say, None where none do.
+
+    Pairs within one calibration are of shapes that ranks split, and say nothing of a tile or a fusion that the mapping sets.
+    """
     if before is None or {before["source"], after["source"]} != {"calibrated"}:
         return None
     old, new = fits.get(before["calibration"]), fits.get(after["calibration"])
     if old is None or new is None or old.family != new.family:
+        return None
+    if old == new and not split:
         return None
     pair = new.pair(old.stack, old.variant)
     return None if pair is None else pair.log_ratio_error

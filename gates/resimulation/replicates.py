@@ -15,7 +15,9 @@ from gates.measure.points import Point, measure_points
 from gates.resimulation.errors import Arm, ErrorDraw, KernelError, draw_errors, kernel_errors
 from gates.resimulation.stitch import can_stitch, stitched
 from gates.statistics.blocks import BlockDraw, Floats, block_length, draw_blocks
+from replay.assembly.headline import headline_of
 from replay.seeds import stream
+from replay.specs.mapping import diff
 
 if TYPE_CHECKING:
     from gates.plan import PlannedCell
@@ -61,11 +63,13 @@ def resimulate(cell: PlannedCell, replayer: Replayer, arms: tuple[MappingSpec, M
     numbers). Nothing depends on `jobs`, on the other arm or on how often it was done before.
     """
     rounds = _rounds(cell)
+    if arms[0] == arms[1]:
+        return _identical(cell, replayer, arms[0], rounds[0])
     trace, seed = replayer.trace, cell.seed
     n = trace.requests.num_rows
     draw = draw_blocks(n, length=block_length(n, cell.policy.blocks), replicates=rounds[-1], generator=stream(seed, "resimulation.blocks"))
     baseline, candidate = (Arm.of(replayer.table(mapping), replayer.run(mapping).steps) for mapping in arms)
-    errors = kernel_errors(baseline, candidate, replayer.hardware)
+    errors = kernel_errors(baseline, candidate, replayer.hardware, split=_split(*arms))
     replicate = _Replicate(cell=cell, replayer=replayer, arms=arms, draw=draw, errors=draw_errors(errors, rounds[-1], seed))
     points: list[list[Point]] = []
     with ThreadPoolExecutor(max_workers=jobs) as pool:
@@ -75,6 +79,19 @@ def resimulate(cell: PlannedCell, replayer: Replayer, arms: tuple[MappingSpec, M
             if settled(found):
                 break
     return found
+
+
+def _identical(cell: PlannedCell, replayer: Replayer, mapping: MappingSpec, replicates: int) -> Resimulated:
+    """Return the replicates of a mapping against itself: whatever the traffic and the errors, both arms agree."""
+    run = headline_of(replayer.run(mapping))
+    points = measure_points([claim.spec for claim in cell.claims], cell.policy.slo, run, run)
+    figures = np.tile([baseline for baseline, _ in points], (replicates, 1))
+    return Resimulated(baseline=figures, candidate=figures, errors=(), specific=np.zeros((replicates, 0)))
+
+
+def _split(baseline: MappingSpec, candidate: MappingSpec) -> bool:
+    """Return whether ranks share the operators otherwise, so that kernels have other shapes."""
+    return any(change.knob.startswith("parallelism.") for change in diff(baseline, candidate))
 
 
 def _rounds(cell: PlannedCell) -> tuple[int, ...]:
