@@ -32,7 +32,8 @@ from replay.specs.model import ModelSpec
 
 REPETITIONS = 7
 HARDWARE = "a100-sxm-80gb"
-MAPPING = parse_mapping('name = "bench"\n[batching]\nmax_running = 128\nmax_batched_tokens = 512\n', "bench")
+MAPPING_TEXT = 'name = "bench"\n[batching]\nmax_running = 128\nmax_batched_tokens = 512\n'
+MAPPING = parse_mapping(MAPPING_TEXT, "bench")
 MODEL = ModelSpec(
     name="llama-3.1-8b",
     layers_count=32,

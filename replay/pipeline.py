@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from replay.assembly.assemble import assemble
+from replay.assembly.assemble import Assembly, assemble
 from replay.assembly.headline import Headline, headline_of, headline_of_sums
+from replay.assembly.store_pieces import write_pieces
 from replay.execution.engine import has_sums, replay, replay_sums
 from replay.execution.step_costs import price_kernels
+from replay.execution.stream import PIECE_REQUESTS, replay_pieces
 from replay.lowering.select import plan_kernels
 from replay.provenance import digest_document
 from replay.tiling.library import SOURCES, Source, weakest_needed
@@ -15,9 +19,10 @@ from replay.tiling.schedule import Schedule, schedule
 from replay.tiling.table_bytes import pack, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from replay.assembly.run import Run
+    from replay.documents import Document
+    from replay.execution.tables import Replay
+    from replay.ingress.streamed import StreamedTrace
     from replay.ingress.trace import Trace
     from replay.specs.hardware import HardwareSpec
     from replay.specs.mapping import MappingSpec
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
 
 
 Kept = TypeVar("Kept")
+Say = Callable[[int, int], None]
 
 
 class TableCache(Protocol):
@@ -102,30 +108,52 @@ def source_seconds(replayer: Replayer, mapping: MappingSpec) -> dict[Source, flo
     return seconds
 
 
-class Replayer:
-    """Replays mappings on one trace, model and accelerator; remembers what it did, by the mapping's digest.
+class Compiler:
+    """Compiles mappings for one trace, model and accelerator; remembers what it did, by the mapping's digest."""
 
-    Runs are large (one row per step), so beside the first `KEPT_RUNS` - a gate's two arms - only the latest one is kept.
-    """
+    KEPT = 2
 
-    KEPT_RUNS = 2
-
-    def __init__(self, *, trace: Trace, model: ModelSpec, hardware: HardwareSpec, seed: int, cache: TableCache | None = None) -> None:
-        self.trace, self.model, self.hardware, self.seed, self._cache = trace, model, hardware, seed, cache
+    def __init__(
+        self,
+        *,
+        trace: Trace | StreamedTrace,
+        model: ModelSpec,
+        hardware: HardwareSpec,
+        seed: int,
+        cache: TableCache | None = None,
+    ) -> None:
+        self.model, self.hardware, self.seed, self._routing, self._cache = model, hardware, seed, trace.expert_load, cache
         self._schedules: dict[str, Schedule] = {}
-        self._runs: dict[str, Run] = {}
 
     def schedule(self, mapping: MappingSpec) -> Schedule:
         """Return the mapping's schedule."""
         return self._schedules.get(mapping.digest) or self._remember(
             self._schedules,
             mapping.digest,
-            compile_mapping(self.model, self.hardware, mapping, routing=self.trace.expert_load, cache=self._cache),
+            compile_mapping(self.model, self.hardware, mapping, routing=self._routing, cache=self._cache),
         )
 
     def table(self, mapping: MappingSpec) -> StepTable:
         """Return the mapping's step table."""
         return self.schedule(mapping).table
+
+    def _remember(self, memory: dict[str, Kept], digest: str, result: Kept) -> Kept:
+        while len(memory) > self.KEPT:
+            memory.popitem()
+        memory[digest] = result
+        return result
+
+
+class Replayer(Compiler):
+    """Replays mappings on one trace, model and accelerator; remembers what it did, by the mapping's digest.
+
+    Runs are large (one row per step), so beside the first `KEPT` - a gate's two arms - only the latest one is kept.
+    """
+
+    def __init__(self, *, trace: Trace, model: ModelSpec, hardware: HardwareSpec, seed: int, cache: TableCache | None = None) -> None:
+        super().__init__(trace=trace, model=model, hardware=hardware, seed=seed, cache=cache)
+        self.trace = trace
+        self._runs: dict[str, Run] = {}
 
     def run(self, mapping: MappingSpec) -> Run:
         """Return the mapping's run."""
@@ -159,8 +187,43 @@ class Replayer:
             kernel_factors=kernel_factors,
         )
 
-    def _remember(self, memory: dict[str, Kept], digest: str, result: Kept) -> Kept:
-        while len(memory) > self.KEPT_RUNS:
-            memory.popitem()
-        memory[digest] = result
-        return result
+
+class PieceReplayer(Compiler):
+    """Replays mappings on a trace that is read in pieces, straight into run directories; keeps no run."""
+
+    def __init__(
+        self, *, trace: StreamedTrace, model: ModelSpec, hardware: HardwareSpec, seed: int, cache: TableCache | None = None
+    ) -> None:
+        super().__init__(trace=trace, model=model, hardware=hardware, seed=seed, cache=cache)
+        self.trace = trace
+
+    def write(
+        self, mapping: MappingSpec, folder: Path, manifest: Document, *, rows: int = PIECE_REQUESTS, say: Say | None = None
+    ) -> Document:
+        """Write the run directory of a mapping, `rows` requests at a time, and return its `run.json`.
+
+        `say` is told the requests that are done and their number, after each piece.
+
+        Raises:
+            SpecError: the folder cannot be written, or what `replay.execution.stream` refuses.
+            TraceError: see there.
+        """
+        table = self.table(mapping)
+        assembly = Assembly(
+            trace=self.trace,
+            table=table,
+            model=self.model.name,
+            hardware=self.hardware.name,
+            mapping_digest=mapping.digest,
+            seed=self.seed,
+        )
+        pieces = replay_pieces(self.trace.pieces(rows), table, self.trace.provenance.load)
+        return write_pieces(assembly, self._told(pieces, say), folder, manifest)
+
+    def _told(self, pieces: Iterable[Replay], say: Say | None) -> Iterator[Replay]:
+        done = 0
+        for piece in pieces:
+            yield piece
+            done += piece.requests.num_rows
+            if say is not None:
+                say(done, self.trace.requests_count)

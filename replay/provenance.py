@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 TraceKind = Literal["recorded", "reconstructed", "synthetic"]
@@ -14,6 +15,12 @@ TRACE_KINDS: tuple[TraceKind, ...] = ("recorded", "reconstructed", "synthetic")
 def digest_bytes(data: bytes) -> str:
     """Return ``sha256:<hex>`` of the bytes."""
     return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    """Return ``sha256:<hex>`` of a file's bytes."""
+    with path.open("rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def canonical_json(document: Any) -> bytes:

@@ -14,12 +14,14 @@ from gates.project import DEFAULT_OUT, DEFAULT_SEED, Project, find_project
 from replay.errors import SpecError, TraceError
 
 if TYPE_CHECKING:
+    from replay.ingress.streamed import StreamedTrace
     from replay.ingress.trace import Trace
     from replay.specs.hardware import HardwareSpec
     from replay.specs.model import ModelSpec
     from replay.tiling.step_table import StepTable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Named = TypeVar("Named", "Trace", "StreamedTrace")
 
 
 def work_options(function: Function) -> Function:
@@ -105,19 +107,24 @@ def required(value: str | None, name: str, key: str) -> str:
 
 
 def load_traces(options: Iterable[str], project: Project | None) -> list[tuple[Trace, Path]]:
-    """Return the traces named on the command line or in the project, each with its path.
+    """Return the traces named on the command line or in the project, each with its path; errors as `named_traces`."""
+    from replay.ingress.reader import read_trace
+
+    return named_traces(read_trace, options, project)
+
+
+def named_traces(read: Callable[[Path], Named], options: Iterable[str], project: Project | None) -> list[tuple[Named, Path]]:
+    """Return what `read` makes of the traces named on the command line or in the project, each with its path.
 
     Raises:
         TraceError: one cannot be read, or two have the same name.
     """
-    from replay.ingress.reader import read_trace
-
     paths = [Path(option) for option in options]
     if not paths and project:
         paths = [project.path_of(text) for text in project.traces]
     if not paths:
         required(None, "trace", "traces")
-    found = [(read_trace(path), path) for path in paths]
+    found = [(read(path), path) for path in paths]
     names = [trace.name for trace, _ in found]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

@@ -18,18 +18,19 @@ from gates.cli.inputs import (
     load_hardware,
     load_traces,
     measurements_option,
+    named_traces,
     project_folder,
     say_unused,
     work_options,
 )
-from gates.cli.progress import note
+from gates.cli.progress import count, note
 from gates.cli.table_cache import cache_option, user_cache
 from replay.errors import SpecError
 
 if TYPE_CHECKING:
-    from replay.assembly.run import Run
+    from replay.ingress.streamed import StreamedTrace
     from replay.ingress.trace import Trace
-    from replay.pipeline import Replayer
+    from replay.pipeline import PieceReplayer, Replayer
 
 
 @click.command("run")
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 @measurements_option
 @cache_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for the run directories (default: the project's).")
+@click.option("--stream", is_flag=True, help="Read, replay and write piece by piece: for native Parquet traces larger than memory.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def command(
     mapping: str | None,
@@ -48,34 +50,53 @@ def command(
     measurements: tuple[Path, ...],
     no_cache: bool,
     out: Path | None,
+    stream: bool,
     form: str,
 ) -> None:
     """Replay a mapping on every trace and accelerator; write DIR/<trace>-<hardware>/ with run.json and the tables."""
-    from replay.assembly.store import check_place, write_run
+    from replay.assembly.store import check_place
     from replay.documents import pretty_json
-    from replay.pipeline import Replayer
+    from replay.ingress.streamed import open_streamed
 
     project = current_project()
     arm = chosen_mapping(mapping, project)
     spec = chosen_model(model, arm, project)
     target = chosen_out(out, project)
     devices = load_hardware(hardware, project, measurements)
-    pairs = [(trace, path, device) for trace, path in load_traces(traces, project) for device in devices]
+    found = named_traces(open_streamed, traces, project) if stream else load_traces(traces, project)
+    pairs = [(trace, path, device) for trace, path in found for device in devices]
     folders = run_folders(target, [(trace.name, device.name) for trace, _, device in pairs])
     for folder in folders:
         check_place(folder)
-    summaries = []
+    runs = []
     cache = user_cache(no_cache)
     for folder, (trace, path, device) in zip(folders, pairs, strict=True):
         note(f"replaying {arm.label} on {trace.name}, {device.name}")
-        replayer = Replayer(trace=trace, model=spec, hardware=device, seed=chosen_seed(seed, project), cache=cache)
-        done = replayer.run(arm.mapping)
+        replayer = _replayer(trace, model=spec, hardware=device, seed=chosen_seed(seed, project), cache=cache)
         say_unused(device, replayer.table(arm.mapping))
-        summaries.append(write_run(done, folder, run_manifest(arm, replayer, locator(path, project_folder(project)))))
+        runs.append(_write(replayer, arm, folder, locator(path, project_folder(project))))
         if form == "text":
-            click.echo("\n".join(_lines(done, trace, folder, summaries[-1]["summary"])))
+            click.echo("\n".join(_lines(runs[-1], folder)))
     if form == "json":
-        click.echo(pretty_json(summaries), nl=False)
+        click.echo(pretty_json(runs), nl=False)
+
+
+def _replayer(trace: Trace | StreamedTrace, **work: Any) -> Replayer | PieceReplayer:
+    from replay.ingress.streamed import StreamedTrace
+    from replay.pipeline import PieceReplayer, Replayer
+
+    return PieceReplayer(trace=trace, **work) if isinstance(trace, StreamedTrace) else Replayer(trace=trace, **work)
+
+
+def _write(replayer: Replayer | PieceReplayer, arm: ArmSource, folder: Path, locator: str) -> dict[str, Any]:
+    """Replay a mapping, write its run directory and return its run.json."""
+    from replay.assembly.store import write_run
+    from replay.pipeline import PieceReplayer
+
+    manifest = run_manifest(arm, replayer, locator)
+    if isinstance(replayer, PieceReplayer):
+        return replayer.write(arm.mapping, folder, manifest, say=count)
+    return write_run(replayer.run(arm.mapping), folder, manifest)
 
 
 def run_folders(target: Path, pairs: Sequence[tuple[str, str]]) -> list[Path]:
@@ -91,7 +112,7 @@ def run_folders(target: Path, pairs: Sequence[tuple[str, str]]) -> list[Path]:
     return folders
 
 
-def run_manifest(arm: ArmSource, replayer: Replayer, locator: str) -> dict[str, Any]:
+def run_manifest(arm: ArmSource, replayer: Replayer | PieceReplayer, locator: str) -> dict[str, Any]:
     """Return what a run directory or bundle embeds so that the run can be repeated: mapping, model, hardware, trace."""
     trace = replayer.trace
     return {
@@ -107,20 +128,21 @@ def run_manifest(arm: ArmSource, replayer: Replayer, locator: str) -> dict[str, 
     }
 
 
-def _lines(done: Run, trace: Trace, folder: Path, summary: dict[str, Any]) -> list[str]:
+def _lines(run: dict[str, Any], folder: Path) -> list[str]:
     from replay.units import format_seconds, format_si
 
-    lines = [f"{trace.name} ({trace.provenance.kind}, {trace.requests.num_rows} requests) on {done.hardware}, {done.model}"]
+    of, summary, kind = run["run"], run["summary"], run["cells"][0]["trace"]["kind"]
+    lines = [f"{of['trace']} ({kind}, {summary['requests_count']} requests) on {of['hardware']}, {of['model']}"]
     for metric in ("ttft_s", "tpot_s", "e2e_s", "queue_s"):
         shown = "  ".join(
             f"{point} {'-' if value is None else format_seconds(value)}" for point, value in summary["percentiles"][metric].items()
         )
         lines.append(f"  {metric:<8} {shown}")
     lines.append(
-        f"  MFU {summary['mfu_ratio']:.1%} of {format_si(done.reference_flops_per_s, 'FLOP/s')} while busy"
+        f"  MFU {summary['mfu_ratio']:.1%} of {format_si(of['reference_flops_per_s'], 'FLOP/s')} while busy"
         f" ({summary['busy_ratio']:.1%} of the time), {summary['steps_count']} steps, {summary['preemptions_count']} preemptions"
     )
     if summary["joules_per_token"] is not None:
         lines.append(f"  {format_si(summary['joules_per_token'], 'J')} a token, {format_si(summary['energy_j'], 'J')} in all")
-    lines += [f"  {count} requests can never fit: {reason}" for reason, count in done.rejected]
+    lines += [f"  {requests} requests can never fit: {reason}" for reason, requests in summary["rejected"].items()]
     return [*lines, f"  files: {folder}"]

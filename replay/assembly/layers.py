@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from replay.assembly.busy import busy_seconds
+from replay.assembly.first_tokens import FirstTokens
+from replay.assembly.room import with_room
 from replay.assembly.run import LAYERS_SCHEMA
 from replay.errors import InvariantError
 from replay.execution.cost_arrays import flatten, kernel_rows
@@ -58,55 +59,75 @@ class TimeShares:
     """Sums of the whole replay over the kernels of each layer type of the table, by term."""
 
 
-def share_time(
-    replay: Replay, table: StepTable, *, window_s: float, windows: int, kernel_factors: Mapping[str, float] | None = None
-) -> TimeShares:
-    """Return where the time of a replay went; a step counts wholly in the window where it starts.
+class LayerSums:
+    """Where the time of a replay goes, added up piece by piece; a step counts wholly in the window where it starts."""
 
-    Raises:
-        InvariantError: the table or the factors are not those the replay ran under.
-    """
-    from replay.assembly.tally import tally, window_tokens
+    def __init__(self, table: StepTable, *, window_s: float, kernel_factors: Mapping[str, float] | None = None) -> None:
+        """Begin with nothing; raises SpecError where a factor names no kernel of the table, or is none."""
+        self._table, self._window_s, self._factors = table, window_s, check_factors(table, kernel_factors)
+        self._kernels, self._costs = table.kernels.to_pylist(), flatten(table, kernel_factors)
+        self._layers = layers = tuple(dict.fromkeys(entry["layer_type"] for entry in self._kernels))
+        self._rows = [_AxisRows(table, axis, layers, self._factors) for axis in ("tokens", "sequences")]
+        axes = ("tokens", "sequences", "decode_attention", "prefill_attention")
+        self._by_axis = [[entry for entry in self._kernels if entry["axis"] == axis] for axis in axes]
+        self._places = [np.array([layers.index(entry["layer_type"]) for entry in found], dtype=np.int64) for found in self._by_axis]
+        self._by_layer: Floats = np.zeros((0, len(layers) + 2, 2))
+        self._amounts: Floats = np.zeros((0, 5))
+        self._uses = [np.zeros(len(part.by_layer), dtype=np.int64) for part in self._rows]
+        self._sums = [np.zeros((len(found), len(_KERNEL_SUMS))) for found in self._by_axis]
+        self._room = np.zeros((len(layers), 2))
+        self._device_s, self._ended_s = 0.0, np.zeros(table.limits.all_replicas_count)
+        self._first_tokens = FirstTokens(table.limits.all_replicas_count, window_s)
+        self._first_token_counts: Floats = np.zeros(0)
 
-    kernels, factors, costs = table.kernels.to_pylist(), check_factors(table, kernel_factors), flatten(table, kernel_factors)
-    layers = tuple(dict.fromkeys(entry["layer_type"] for entry in kernels))
-    rows = {axis: _AxisRows(table, axis, layers, factors) for axis in ("tokens", "sequences")}
-    by_axis = [[entry for entry in kernels if entry["axis"] == axis] for axis in (*rows, "decode_attention", "prefill_attention")]
-    places = [np.array([layers.index(entry["layer_type"]) for entry in found], dtype=np.int64) for found in by_axis]
-    by_layer, amounts = np.zeros((windows, len(layers) + 2, 2)), np.zeros((windows, 5))
-    uses = [np.zeros(len(part.by_layer), dtype=np.int64) for part in rows.values()]
-    sums = [np.zeros((len(found), len(_KERNEL_SUMS))) for found in by_axis]
-    steps = {name: _read_only(replay.steps[name].to_numpy()) for name in STEP_COLUMNS}
-    if not table.limits.host_overlap:  # then all of the host's time is beside the device's, not what it lasts longer
-        steps["compile_s"] = _read_only(steps["compile_s"] + np.minimum(steps["device_s"], steps["host_s"]))
-    swap_s = _read_only(swap_seconds(table, replay.steps))
-    tally(
-        (*steps.values(), _slowdowns(replay.steps, table), busy_seconds(replay.steps), swap_s),
-        (*(part.by_layer for part in rows.values()), *(part.terms for part in rows.values()), *places),
-        (costs.decode, costs.context_knots, costs.prefill, costs.token_knots, costs.keys_knots),
-        window_s,
-        (by_layer, amounts, *uses, *sums, np.zeros((len(layers), 2))),
-    )
-    _check_price(float(by_layer[:, : len(layers), 0].sum()), float((steps["device_s"] - swap_s).sum()))
-    totals = {layer: dict.fromkeys(_TOTALS, 0.0) for layer in layers}
-    for part, used in zip(rows.values(), uses, strict=True):
-        part.add_totals(totals, used)
-    for found, kernel_sums in zip(by_axis, sums, strict=True):
-        for entry, kernel_sum in zip(found, kernel_sums, strict=True):
-            weight = entry["calls_count"] * factors.get(entry["kernel"], 1.0)
-            for name, amount in zip(_KERNEL_SUMS, kernel_sum, strict=True):
-                totals[entry["layer_type"]][name] += weight * float(amount)
-    first_tokens = np.zeros(windows, dtype=np.int64)
-    for first_token_s, start_s, end_s in _by_replica(replay, table.limits.all_replicas_count):
-        first_tokens += window_tokens(first_token_s, start_s, end_s, window_s, windows)
-    return TimeShares(
-        layers=(*layers, HOST_LAYER, ALL_LAYERS),
-        time_s=by_layer[:, :, 0],
-        memory_stall_s=by_layer[:, :, 1],
-        flops=_flops(kernels, layers, amounts),
-        tokens=amounts[:, :2].sum(axis=1).astype(np.int64) + first_tokens,
-        totals=totals,
-    )
+    def add(self, piece: Replay, windows: int) -> None:
+        """Add a piece, of which no step starts beyond so many windows."""
+        from replay.assembly.tally import tally
+
+        steps = {name: _read_only(piece.steps[name].to_numpy()) for name in STEP_COLUMNS}
+        if not self._table.limits.host_overlap:  # then all of the host's time is beside the device's, not what it lasts longer
+            steps["compile_s"] = _read_only(steps["compile_s"] + np.minimum(steps["device_s"], steps["host_s"]))
+        swap_s = _read_only(swap_seconds(self._table, piece.steps))
+        self._by_layer, self._amounts = with_room(self._by_layer, windows), with_room(self._amounts, windows)
+        tally(
+            (*steps.values(), _slowdowns(piece.steps, self._table), busy_seconds(piece.steps, self._ended_s), swap_s),
+            (*(part.by_layer for part in self._rows), *(part.terms for part in self._rows), *self._places),
+            (self._costs.decode, self._costs.context_knots, self._costs.prefill, self._costs.token_knots, self._costs.keys_knots),
+            self._window_s,
+            (self._by_layer, self._amounts, *self._uses, *self._sums, self._room),
+        )
+        self._device_s += float((steps["device_s"] - swap_s).sum())
+        self._first_token_counts = with_room(self._first_token_counts, windows)
+        self._first_token_counts[:windows] += self._first_tokens.add(piece, windows)
+
+    def shares(self, windows: int) -> TimeShares:
+        """Return what was added, in so many windows.
+
+        Raises:
+            InvariantError: the table or the factors are not those the replay ran under.
+        """
+        by_layer, amounts = self._by_layer[:windows], self._amounts[:windows]
+        _check_price(float(by_layer[:, :-2, 0].sum()), self._device_s)
+        tokens = amounts[:, :2].sum(axis=1) + self._first_token_counts[:windows]
+        return TimeShares(
+            layers=(*self._layers, HOST_LAYER, ALL_LAYERS),
+            time_s=by_layer[:, :, 0],
+            memory_stall_s=by_layer[:, :, 1],
+            flops=_flops(self._kernels, self._layers, amounts),
+            tokens=tokens.astype(np.int64),
+            totals=self._totals(),
+        )
+
+    def _totals(self) -> dict[str, dict[str, float]]:
+        totals = {layer: dict.fromkeys(_TOTALS, 0.0) for layer in self._layers}
+        for part, used in zip(self._rows, self._uses, strict=True):
+            part.add_totals(totals, used)
+        for found, kernel_sums in zip(self._by_axis, self._sums, strict=True):
+            for entry, kernel_sum in zip(found, kernel_sums, strict=True):
+                weight = entry["calls_count"] * self._factors.get(entry["kernel"], 1.0)
+                for name, amount in zip(_KERNEL_SUMS, kernel_sum, strict=True):
+                    totals[entry["layer_type"]][name] += weight * float(amount)
+        return totals
 
 
 def layer_table(shares: TimeShares) -> pa.Table:
@@ -175,18 +196,6 @@ def _flops(kernels: list[dict[str, Any]], layers: tuple[str, ...], amounts: Floa
             flops[:, layers.index(entry["layer_type"])] += entry[unit] * amount
     flops[:, -1] = flops.sum(axis=1)
     return flops
-
-
-def _by_replica(replay: Replay, replicas_count: int) -> Iterator[tuple[Floats, Floats, Floats]]:
-    """Yield first tokens, and starts and ends of steps, of each replica; only one replica's steps end in the order of their starts."""
-    times = [replay.requests["first_token_s"].drop_null(), replay.steps["start_s"], replay.steps["end_s"]]
-    if replicas_count == 1:
-        yield tuple(column.to_numpy() for column in times)
-        return
-    first_token_of = pc.coalesce(replay.requests["prefill_replica"], replay.requests["replica"])
-    of = [first_token_of.drop_null(), replay.steps["replica"], replay.steps["replica"]]
-    for replica in range(replicas_count):
-        yield tuple(column.to_numpy()[number.to_numpy() == replica] for column, number in zip(times, of, strict=True))
 
 
 def _check_price(priced_s: float, device_s: float) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
+
+_Weighted = tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]
+CUT_BITS = 44
+"""Of 64, which a large sample is not counted by: what is left tells values apart that differ by 1 / 256."""
 
 
 def rank(n: int, percent: float) -> int:
@@ -44,10 +48,62 @@ def samples_needed(beyond: int, percent: float) -> int:
 
 def weighted_percentile(values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], percent: float) -> float:
     """Return the percentile of a sample in which each value occurs as often as its count says; errors as `rank`."""
+    return _at(values, counts, rank(int(counts.sum()), percent))
+
+
+class LargeSample:
+    """A sample of values >= 0 that is larger than memory: counted by their leading bits, which stand in the values' order, then looked up.
+
+    Percentiles are those of `weighted_percentile`, exactly: a second look at the values keeps those that share their leading bits with one.
+    """
+
+    def __init__(self) -> None:
+        self._counts: npt.NDArray[np.int64] = np.zeros(1 << (63 - CUT_BITS), dtype=np.int64)
+
+    def add(self, values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64] | None = None) -> None:
+        """Count values, each as often as its count says, or once; raises ValueError where one is negative."""
+        if not len(values):
+            return
+        cells = _cells(values)
+        first = int(cells.min())
+        if first < 0:
+            raise ValueError("a sample of values >= 0 has a negative one")
+        found = np.bincount(cells - first, weights=counts)
+        self._counts[first : first + len(found)] += found.astype(np.int64)
+
+    def percentiles(self, percents: Sequence[float], again: Iterable[_Weighted]) -> list[float | None]:
+        """Return the percentiles, None for an empty sample; `again` are the values that were added, and how often each occurs."""
+        upto = np.cumsum(self._counts)
+        if upto[-1] == 0:
+            return [None] * len(percents)
+        places = [rank(int(upto[-1]), percent) for percent in percents]
+        cells = np.searchsorted(upto, places)
+        kept: dict[int, list[_Weighted]] = {int(cell): [] for cell in cells}
+        for values, counts in again:
+            of = _cells(values)
+            for cell, parts in kept.items():
+                parts.append(_merged(values[of == cell], counts[of == cell]))
+        found: list[float | None] = []
+        for cell, place in zip(cells, places, strict=True):
+            values, counts = (np.concatenate(parts) for parts in zip(*kept[int(cell)], strict=True))
+            found.append(_at(values, counts, place - int(upto[cell] - self._counts[cell])))
+        return found
+
+
+def _cells(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    return (values + 0.0).view(np.int64) >> CUT_BITS  # + 0.0: no minus zero
+
+
+def _merged(values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> _Weighted:
+    """Return the distinct values, ascending, and how often each occurs."""
+    distinct, place = np.unique(values, return_inverse=True)
+    return distinct, np.bincount(place, weights=counts, minlength=len(distinct)).astype(np.int64)
+
+
+def _at(values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64], place: int) -> float:
+    """Return the value at a place (1 = smallest) of a sample in which each value occurs as often as its count says."""
     order = np.argsort(values)
-    upto = np.cumsum(counts[order])
-    place = rank(int(upto[-1]) if len(upto) else 0, percent)
-    return float(values[order[np.searchsorted(upto, place)]])
+    return float(values[order[np.searchsorted(np.cumsum(counts[order]), place)]])
 
 
 def _share(percent: float) -> Fraction:

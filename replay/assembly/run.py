@@ -69,8 +69,8 @@ Definitions of the last columns in `replay.assembly.power`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One arm replayed on one trace: tables, and what they were computed from."""
+class RunOutline:
+    """What a run is, without the tables that have a row for each request, step or gap."""
 
     trace: str
     trace_digest: str
@@ -78,8 +78,6 @@ class Run:
     model: str
     mapping_digest: str
     seed: int
-    requests: pa.Table
-    steps: pa.Table
     layers: pa.Table
     windows: pa.Table
     window_s: float
@@ -88,6 +86,14 @@ class Run:
     """(reason, requests) for those that can never fit."""
     replicas_count: int = 1
     """Over which the requests were spread, prefill replicas included; each has the reference peak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(RunOutline):
+    """One arm replayed on one trace: tables, and what they were computed from."""
+
+    requests: pa.Table
+    steps: pa.Table
     token_gaps: pa.Table = field(default_factory=TOKEN_GAPS_SCHEMA.empty_table)
     """TOKEN_GAPS_SCHEMA: the distribution of the times between tokens."""
 

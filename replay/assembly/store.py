@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from replay import documents
 from replay.assembly.assemble import summary
-from replay.assembly.run import LAYERS_SCHEMA, METRICS_SCHEMA, WINDOWS_SCHEMA, Run
+from replay.assembly.run import LAYERS_SCHEMA, METRICS_SCHEMA, WINDOWS_SCHEMA, Run, RunOutline
 from replay.documents import Document
 from replay.errors import SpecError
 from replay.execution.tables import STEPS_SCHEMA, TOKEN_GAPS_SCHEMA
@@ -40,7 +40,7 @@ def write_run(run: Run, folder: Path, manifest: Document) -> Document:
         SpecError: the folder holds something else, or cannot be written.
     """
     tables = {f"{name}.parquet": parquet_bytes(getattr(run, name)) for name in TABLES}
-    document = _document(run, manifest, {name: digest_bytes(data) for name, data in tables.items()})
+    document = run_document(run, manifest, {name: digest_bytes(data) for name, data in tables.items()}, summary(run))
     documents.check(document, MANIFEST_SCHEMA, str(folder / RUN_FILE))
     write_folder(folder, {**tables, RUN_FILE: documents.pretty_json(document).encode()}, what=WANTED, listed=listed_files)
     return document
@@ -88,10 +88,11 @@ def read_run(folder: Path) -> tuple[Run, Document]:
     return Run(**fields, **tables, rejected=rejected), document
 
 
-def _document(run: Run, manifest: Document, digests: dict[str, str]) -> Document:
+def run_document(run: RunOutline, manifest: Document, digests: dict[str, str], summary: Document) -> Document:
+    """Return the content of `run.json`; `digests` are of the tables, by file name."""
     fields: Document = {name: getattr(run, name) for name in FIELDS} | {"seed": str(run.seed)}
     fields["rejected"] = [{"reason": reason, "requests": count} for reason, count in run.rejected]
-    return {"schema_version": "1", **manifest, "run": fields, "files": digests, "summary": summary(run)}
+    return {"schema_version": "1", **manifest, "run": fields, "files": digests, "summary": summary}
 
 
 def _read_table(folder: Path, name: str, digests: dict[str, str]) -> pa.Table:

@@ -30,7 +30,7 @@ def tally(steps: tuple[Any, ...], rows: tuple[Any, ...], costs: tuple[Any, ...],
     - `rows`: times and stalls at the full clock of token-wise kernels [phase and tokens, layers] and of those by sequences [sequences,
       layers]; TERM of both, for other clocks; and the layer of each kernel on each axis (tokens, sequences, decode, prefill).
     - `costs`: `decode`, `context_knots`, `prefill`, `token_knots`, `keys_knots` of CostArrays.
-    - `sums`, all zero: by layer, `host` and the whole step [windows, layers + 2, TIME and STALL]; amounts [windows, 5]; uses of
+    - `sums`, added to: by layer, `host` and the whole step [windows, layers + 2, TIME and STALL]; amounts [windows, 5]; uses of
       token rows and of sequence rows at the full clock; sums of the kernels on each axis [kernels, 7], without those uses; and room for
       a step [layers, TIME and STALL].
     """
@@ -114,12 +114,3 @@ def _add_kernel(terms: tuple[float, float, float, float, float], slowdown: float
     sums[KERNEL_STALL] += stall_s
     layer[TIME] += entry.weight * time_s
     layer[STALL] += entry.weight * stall_s
-
-
-def window_tokens(first_token_s: Floats, start_s: Floats, end_s: Floats, window_s: float, windows: int) -> Counts:
-    """Return the first output tokens of a replica, emitted by steps that start in each window [windows].
-
-    Each bears the very end of its step.
-    """
-    step = np.searchsorted(end_s, first_token_s)
-    return np.bincount(np.floor(start_s[step] / window_s).astype(np.int64), minlength=windows)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from replay.assembly.layers import TimeShares
 from replay.assembly.run import WINDOWS_SCHEMA
 from replay.execution.tables import Replay
+from replay.ingress.streamed import StreamedTrace
 from replay.ingress.trace import Trace
 
 LONGEST_WINDOW_S = 60.0
@@ -20,7 +21,7 @@ SHORTEST_WINDOW_S = 0.1
 """A burst may take far longer to serve than to arrive: keeps the number of windows in proportion to the steps."""
 
 
-def window_length_s(trace: Trace) -> float:
+def window_length_s(trace: Trace | StreamedTrace) -> float:
     """Return the window for a trace: span / 25, but at most 60 s and at least 0.1 s; 1 s where it has no arrivals.
 
     It depends on nothing but the trace, so that both arms of a comparison have the same windows.
@@ -32,7 +33,7 @@ def window_length_s(trace: Trace) -> float:
 
 def window_count(replay: Replay, window_s: float) -> int:
     """Return the windows from time 0 (the first arrival) to the last arrival or the last step's start, whichever is later."""
-    last_s: float = max(replay.requests["arrival_s"].to_numpy().max(), replay.steps["start_s"].to_numpy().max(initial=0.0))
+    last_s: float = max(replay.requests["arrival_s"].to_numpy().max(initial=0.0), replay.steps["start_s"].to_numpy().max(initial=0.0))
     return math.floor(last_s / window_s) + 1
 
 

@@ -143,7 +143,7 @@ def replay_sums(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, 
 
 def has_sums(trace: Trace, table: StepTable) -> bool:
     """Return whether `replay_sums` can tell what the steps did: one replica in an open loop, whose steps follow one another."""
-    return trace.provenance.load is None and table.limits.replicas_count == 1 and table.limits.overlapping_stages == 1
+    return trace.provenance.load is None and table.limits.all_replicas_count == 1 and table.limits.overlapping_stages == 1
 
 
 def _serve(

@@ -16,6 +16,7 @@ from replay.ingress.parquet_rows import checked_column
 from replay.ingress.source import TraceSource, open_source
 from replay.ingress.trace import OPTIONAL_COLUMNS, TRACE_SCHEMA, digest_trace
 from replay.provenance import TraceProvenance
+from replay.specs.routing import ExpertLoad
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -33,6 +34,12 @@ class StreamedTrace:
     requests_count: int
     span_s: float
     source: TraceSource
+    expert_load: ExpertLoad | None = None
+
+    @property
+    def has_arrivals(self) -> bool:
+        """True: a trace without is refused."""
+        return True
 
     def pieces(self, rows: int) -> Iterator[pa.Table]:
         """Yield the requests (TRACE_SCHEMA) in order, at most `rows` at a time.
@@ -78,6 +85,8 @@ def open_streamed(path: Path) -> StreamedTrace:
         got = "rows that differ from the digest written with them"
         raise TraceError(source.where, got, "the rows as they were written", "copy or import the trace again")
     arrivals = column("arrival_s")
+    if not len(arrivals):
+        raise TraceError(source.where, "the trace has no requests", "at least one", "check how it was imported or sliced")
     if arrivals.null_count:
         raise TraceError(source.where, "its requests have no arrival times", "arrival_s in every row", "import with --rate")
     arrival_s = arrivals.to_numpy()
@@ -90,6 +99,7 @@ def open_streamed(path: Path) -> StreamedTrace:
         requests_count=len(arrival_s),
         span_s=float(arrival_s[-1]),
         source=source,
+        expert_load=stated.expert_load,
     )
 
 

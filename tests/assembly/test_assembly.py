@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from replay.assembly.assemble import assemble, summary
-from replay.assembly.layers import share_time
+from replay.assembly.layers import LayerSums
 from replay.assembly.metrics import request_metrics
 from replay.assembly.run import LAYERS_SCHEMA, METRICS_SCHEMA, WINDOWS_SCHEMA
 from replay.assembly.windows import window_length_s
@@ -78,13 +78,13 @@ def test_a_kernel_factor_scales_the_layers_as_it_scaled_the_replay():
     assert (slow["time_s"], slow["memory_stall_s"], slow["flops"]) == (6.0, 4.0, 7.0)
 
 
-def test_another_table_or_factor_than_the_replays_own_is_a_bug():
-    trace, table = make_trace([0.0], [6], [2]), constant_table(1.0)
-    result = replay(trace, table)
+@pytest.mark.parametrize(("other", "factors"), [(constant_table(1.0 + 1e-6), None), (constant_table(1.0), {"body": 1.01})])
+def test_another_table_or_factor_than_the_replays_own_is_a_bug(other, factors):
+    result = replay(make_trace([0.0], [6], [2]), constant_table(1.0))
+    sums = LayerSums(other, window_s=1.0, kernel_factors=factors)
+    sums.add(result, 3)
     with pytest.raises(InvariantError, match="the replay took 2"):
-        share_time(result, constant_table(1.0 + 1e-6), window_s=1.0, windows=3)
-    with pytest.raises(InvariantError, match="the replay took 2"):
-        share_time(result, table, window_s=1.0, windows=3, kernel_factors={"body": 1.01})
+        sums.shares(3)
 
 
 def test_a_step_belongs_to_the_window_where_it_starts_and_idle_windows_are_present():

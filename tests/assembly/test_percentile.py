@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.assembly.percentile import percentile, rank, ranks, samples_needed, weighted_percentile
+from replay.assembly.percentile import LargeSample, percentile, rank, ranks, samples_needed, weighted_percentile
 
 FINITE = st.floats(-1e9, 1e9)
 
@@ -76,3 +76,29 @@ def test_a_weighted_percentile_is_that_of_the_sample_written_out(pairs, percent)
 def test_no_weighted_values_are_an_error():
     with pytest.raises(ValueError, match="no percentile"):
         weighted_percentile(np.array([]), np.array([], dtype=np.int64), 50)
+
+
+WEIGHTED = st.lists(
+    st.tuples(st.floats(0.0, 1e300) | st.floats(1.0, 1.01) | st.sampled_from([0.0, 5e-324, 1.0]), st.integers(1, 9)), max_size=40
+)
+
+
+@settings(max_examples=40)
+@given(WEIGHTED, st.integers(1, 7), st.lists(st.integers(1, 100), min_size=1, max_size=4))
+def test_percentiles_of_a_sample_larger_than_memory_are_those_of_the_whole(pairs, size, percents):
+    values, counts = np.array([value for value, _ in pairs]), np.array([count for _, count in pairs], dtype=np.int64)
+    parts = [(values[first : first + size], counts[first : first + size]) for first in range(0, len(pairs), size)]
+    sample = LargeSample()
+    for part in parts:
+        sample.add(*part)
+    wanted = [weighted_percentile(values, counts, percent) if pairs else None for percent in percents]
+    assert sample.percentiles(percents, iter(parts)) == wanted
+
+
+def test_a_sample_without_counts_has_each_value_once():
+    values = np.array([3.0, 1.0, 2.0, 2.5])
+    sample = LargeSample()
+    sample.add(values)
+    assert sample.percentiles([50, 75], [(values, np.ones(4, dtype=np.int64))]) == [2.0, 2.5]
+    with pytest.raises(ValueError, match="negative"):
+        sample.add(np.array([-1.0]))
