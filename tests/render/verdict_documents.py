@@ -8,8 +8,7 @@ from typing import Any
 from gates.attribution.cause import CellCause
 from gates.claim import Claim, Interval
 from gates.finding import Finding
-from gates.judge import METHOD
-from gates.plan import CellSpec, Plan, make_plan
+from gates.plan import METHOD, CellSpec, Plan, make_plan
 from gates.policy import default_policy
 from gates.statement import InputRecord, to_document
 from gates.verdict import cell_verdict, combine
