@@ -35,6 +35,11 @@ def judge(cell: PlannedCell, baseline: Run, candidate: Run, resimulated: Resimul
         from gates.resimulation.doubt import with_resimulated
 
         measured = [with_resimulated(cell, index, one, resimulated) for index, one in enumerate(measured)]
+    return judge_measured(cell, measured)
+
+
+def judge_measured(cell: PlannedCell, measured: Sequence[Measured]) -> tuple[Claim, ...]:
+    """Return every planned claim of the cell with its outcome, from figures in the plan's order."""
     compared = [compare_claim(cell, claim, figures) for claim, figures in zip(cell.claims, measured, strict=True)]
     adjusted = _adjusted_p(cell, measured, compared)
     rows = zip(cell.claims, measured, compared, adjusted, strict=True)
@@ -104,10 +109,9 @@ def _decide(measured: Measured, comparison: Comparison | None, adjusted_p: float
 
 
 def _undecided(measured: Measured, comparison: Comparison, adjusted_p: float | None) -> _Decision:
-    n_needed = _needed(measured, comparison)
     if measured.doubt is not None:
-        return _Decision(outcome="undecided", reason_code=measured.doubt[0], reason=measured.doubt[1], n_needed=None)
-    more = "" if n_needed is None else f"; about {n_needed} instead of {measured.n} would decide it if the estimate stands"
+        return _Decision(outcome="undecided", reason_code=measured.doubt[0], reason=measured.doubt[1])
+    n_needed, more = _more(measured, comparison)
     interval = f"{comparison.lower:.4g} to {comparison.upper:.4g}"
     if comparison.beyond_no_change:
         sentence = f"it looks worse ({interval}), but among the blocking claims its adjusted p is {adjusted_p:.3g}{more}"
@@ -116,12 +120,23 @@ def _undecided(measured: Measured, comparison: Comparison, adjusted_p: float | N
     return _Decision(outcome="undecided", reason_code="margin_not_shown", reason=sentence, n_needed=n_needed)
 
 
-def _needed(measured: Measured, comparison: Comparison) -> int | None:
+def _more(measured: Measured, comparison: Comparison) -> tuple[int | None, str]:
+    """Return how many requests or windows would decide a claim, and the same in words; of measured runs it is the runs that count."""
+    if measured.runs_count is None:
+        n_needed = _needed(measured.n, comparison)
+        return n_needed, "" if n_needed is None else f"; about {n_needed} instead of {measured.n} would decide it if the estimate stands"
+    runs_needed = _needed(measured.runs_count, comparison)
+    if runs_needed is None:
+        return None, ""
+    return None, f"; about {runs_needed} runs per arm instead of {measured.runs_count} would decide it if the estimate stands"
+
+
+def _needed(count: int, comparison: Comparison) -> int | None:
     from gates.statistics.power import needed_count
 
     worse = 1 if comparison.limit > comparison.no_change else -1
     return needed_count(
-        measured.n,
+        count,
         comparison.minimum_detectable_effect,
         to_limit=worse * (comparison.limit - comparison.estimate),
         to_no_change=worse * (comparison.estimate - comparison.no_change),

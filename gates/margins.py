@@ -39,6 +39,20 @@ def parse_margin(written: object, definition: MetricDefinition, where: str, key:
     return margin
 
 
+def parse_run_effect(written: object, where: str) -> float:
+    """Return the assumed run effect as a fraction: 0.01 or "1 %"; 0 assumes none.
+
+    Raises:
+        SpecError: it is no such figure, or above 0.5.
+    """
+    match = _PERCENT.fullmatch(written) if isinstance(written, str) else None
+    found = float(match[1]) / 100 if match else written
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= 0.5:
+        want = 'a fraction from 0 to 0.5 such as 0.01, or a percentage such as "1 %"'
+        raise SpecError(where, f"run_effect_sd is {written!r}", want, 'write 0.01 or "1 %"')
+    return float(found)
+
+
 def format_margin(margin: float, definition: MetricDefinition) -> str:
     """Return a margin for people: ``3 %``, ``5 points``, ``0.01``."""
     if definition.scale == "ratio":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gates.claim import ClaimSpec, subject_phrase
@@ -107,6 +107,7 @@ class Plan:
     seed: int
     as_of: str | None = None
     """The moment ages are counted from, where one was given."""
+    rules: Mapping[str, str] = field(default_factory=lambda: RULES)
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form that is digested."""
@@ -128,7 +129,8 @@ class Plan:
             "max_rejected_ratio": policy.max_rejected_ratio,
             "strata": sorted({claim.spec.stratum for cell in self.cells for claim in cell.claims}),
             "slo": None if policy.slo is None else {name: getattr(policy.slo, name) for name in policy.slo.__slots__},
-            "rules": dict(RULES),
+            "run_effect_sd": policy.run_effect_sd,
+            "rules": dict(self.rules),
             "cells": [
                 {
                     "trace": cell.spec.trace,
@@ -173,7 +175,9 @@ def cell_of(
     )
 
 
-def make_plan(policy: PolicySpec, cells: Sequence[CellSpec], seed: int, *, as_of: str | None = None) -> Plan:
+def make_plan(
+    policy: PolicySpec, cells: Sequence[CellSpec], seed: int, *, as_of: str | None = None, rules: Mapping[str, str] = RULES
+) -> Plan:
     """Return the plan: the policy's claims written out for every cell.
 
     Raises:
@@ -189,7 +193,7 @@ def make_plan(policy: PolicySpec, cells: Sequence[CellSpec], seed: int, *, as_of
     if twice is not None:
         got = f"trace {twice[0]} on {twice[1]} is given twice"
         raise SpecError("the plan", got, "each cell once", "name every trace and accelerator once")
-    return Plan(cells=tuple(planned), policy=policy, seed=seed, as_of=as_of)
+    return Plan(cells=tuple(planned), policy=policy, seed=seed, as_of=as_of, rules=rules)
 
 
 def _specs(policy: PolicySpec, cell: CellSpec) -> Iterator[ClaimSpec]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gates.claim import ClaimSpec
-from gates.margins import parse_margin
+from gates.margins import parse_margin, parse_run_effect
 from gates.metrics import METRICS
 from gates.strata import PromptBin, prompt_bins
 from replay import documents
@@ -51,6 +51,8 @@ class PolicySpec:
     """Claims asked about every cell, strata written out."""
     layer_claims: tuple[ClaimSpec, ...]
     """Claims asked about every layer type of a cell's model (their own `layer_type` is None)."""
+    run_effect_sd: float = 0.0
+    """Standard deviation of the log of a latency from one measured run to the next, assumed where a single run per arm cannot show it."""
     slo: SloLimits | None = None
     max_trace_age_days: float | None = None
     """Oldest recording that may support a decision; None does not limit."""
@@ -68,6 +70,11 @@ class PolicySpec:
 def default_policy() -> PolicySpec:
     """Return the policy that holds where a project states none."""
     return read_policy(_DEFAULT)
+
+
+def default_measured_policy() -> PolicySpec:
+    """Return the policy that holds for measured runs where nobody states one: claims that benchmarks record figures for."""
+    return read_policy(_DEFAULT.with_name("default_measured_policy.toml"))
 
 
 def read_policy(path: Path) -> PolicySpec:
@@ -117,6 +124,7 @@ class _Policy:
             layer_claims=tuple(layer_claims),
             slo=slo,
             max_rejected_ratio=float(figures["max_rejected_ratio"]),
+            run_effect_sd=parse_run_effect(figures["run_effect_sd"], self._at(("run_effect_sd",))),
             max_trace_age_days=figures.get("max_trace_age_days"),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from replay.specs.mapping import MappingSpec
 from replay.specs.model import ModelSpec
 
 if TYPE_CHECKING:
+    from replay.ingress.measured.measured_run import MeasuredRun
     from replay.ingress.trace import Trace
 
 
@@ -75,3 +77,36 @@ class GateRequest:
     """ISO time that ages are counted from, where the policy limits one or the command line gives it."""
     findings: tuple[Finding, ...] = ()
     """About the inputs as a whole; they count in every cell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredArm:
+    """One side that was measured: its runs, each with how artifacts name its file, and the mapping it says it ran."""
+
+    label: str
+    runs: tuple[tuple[str, MeasuredRun], ...]
+    mapping: MappingSpec | None = None
+    mapping_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRequest:
+    """Everything a gate of measured runs decides on. The candidate is read only when the plan is made."""
+
+    baseline: MeasuredArm
+    read_candidate: Callable[[], MeasuredArm]
+    """Raises InputError where the candidate cannot be used."""
+    policy: PolicySpec
+    policy_name: str
+    owners: Owners
+    owners_name: str | None
+    owners_digest: str | None
+    seed: int
+    as_of: str | None = None
+    findings: tuple[Finding, ...] = ()
+    trace: Trace | None = None
+    """What both arms were driven with, where the command line names it."""
+    trace_name: str | None = None
+    hardware: str | None = None
+    """Name on the command line; else what the baseline's file says."""
+    model: str | None = None

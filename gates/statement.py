@@ -21,7 +21,7 @@ STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://replay-gate.dev/gate-verdict/v1"
 SCHEMA_VERSION = "1.0"
 TOOL_NAME = "replay-gate"
-SUBJECT_ROLES = ("candidate_mapping", "baseline_mapping", "trace")
+SUBJECT_ROLES = ("candidate_mapping", "baseline_mapping", "candidate_run", "baseline_run", "trace")
 INPUT_ROLES = (*SUBJECT_ROLES, "model", "hardware", "policy", "owners", "quality", "measurements")
 _EXACT_INTEGER = 2**53
 """Larger integers are not exact in every JSON reader and are written as text."""
@@ -53,7 +53,7 @@ def to_document(
 ) -> Document:
     """Return the statement, JSON-ready; a part that is not given is null.
 
-    The subjects are the candidate mapping, the baseline mapping and the traces: what the verdict speaks about, by digest.
+    The subjects are both mappings or measured runs, and the traces: what the verdict speaks about, by digest.
     """
     predicate = _predicate(verdict, plan, inputs, tool_version, evidence, fidelity)
     statement = {"_type": STATEMENT_TYPE, "subject": _subjects(inputs), "predicateType": PREDICATE_TYPE, "predicate": predicate}

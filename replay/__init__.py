@@ -3,7 +3,7 @@
 Read first: `replay/pipeline.py` (the only file that sees all stages), `replay/tiling/step_table.py` (the seam between the
 mapping half and the queueing half), `replay/execution/engine.py` (the serving loop). The stages are the folders, in order::
 
-    ingress/     bytes -> Trace, model metadata -> ModelSpec
+    ingress/     bytes -> Trace, model metadata -> ModelSpec, results of benchmarks -> MeasuredRun
     lowering/    ModelSpec -> OpGraph -> KernelPlan   (fusion, formats, kernel choice, requested against effective)
     tiling/      KernelPlan x HardwareSpec -> Schedule -> StepTable   (tiles, waves, placement, traffic)
     execution/   Trace + StepTable -> requests and steps   (batching, cache blocks, preemption)

@@ -1,6 +1,6 @@
 """Checks of the evidence and of hard limits: they can only make a verdict weaker, never stronger.
 
-Open `check.py` for what a check is; every other file is one family.
+Open `check.py` for what a check is (`measured_evidence.py` for measured runs); every other file is one family.
 """
 
 from __future__ import annotations

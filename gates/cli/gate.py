@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gates.cli.gate_request import GateOptions, build_request, with_cells
+from gates.cli.gate_request import GateOptions, arm_sources, build_request, with_cells
 from gates.cli.inputs import chosen_out, current_project, measurements_option, project_folder, work_options
+from gates.cli.measured_arms import is_measured, measured_request, without_measured_pair
 from gates.cli.outcome import FORMATS, clear_outcome, render, write_outcome
 from gates.cli.progress import note
 from gates.cli.table_cache import cache_option, user_cache
@@ -19,12 +20,18 @@ from replay.errors import EvidenceError, InputError, SpecError, nearest
 
 if TYPE_CHECKING:
     from gates.gate import GateResult
+    from gates.measured_gate import MeasuredResult
     from replay.pipeline import TableCache
 
 
 @click.command("gate")
-@click.option("--baseline", metavar="B", help="Mapping file, git:REF, baseline bundle or run directory (default: the project's).")
-@click.option("--candidate", metavar="C", help="The same for the candidate (default: the project's mapping).")
+@click.option(
+    "--baseline",
+    multiple=True,
+    metavar="B",
+    help="Mapping file, git:REF, baseline bundle, run directory, or a measured result; repeat for repeated runs (default: the project's).",
+)
+@click.option("--candidate", multiple=True, metavar="C", help="The same for the candidate (default: the project's mapping).")
 @work_options
 @measurements_option
 @cache_option
@@ -44,6 +51,7 @@ def command(ctx: click.Context, /, out: Path | None, form: str, fail_on: str, jo
     """Decide whether a mapping change may be released, from replays of recorded traces.
 
     Both mappings are replayed on every trace and accelerator; claims fixed beforehand are judged with paired statistics.
+    Results that benchmarks and engines measured (vLLM, SGLang, AIPerf, GuideLLM, tables, ...) are judged as they are.
     Exit codes: 0 release; 10 regression, 20 inconclusive, 30 invalid evidence (all three: rollback); 2 usage.
     """
     project, folder = _cleared(out)
@@ -69,8 +77,16 @@ def _cleared(out: Path | None) -> tuple[Project | None, Path]:
     return project, folder
 
 
-def _result(options: GateOptions, project: Project | None, cache: TableCache | None) -> GateResult:
-    """Return the gate's result; evidence that is gone gives a verdict too, the rollback that it is."""
+def _result(options: GateOptions, project: Project | None, cache: TableCache | None) -> GateResult | MeasuredResult:
+    """Return the gate's result; evidence that is gone, or of two kinds, gives a verdict too, the rollback that it is."""
+    baseline, candidate = arm_sources(options, project)
+    measured = [all(is_measured(source) for source in arm) for arm in (baseline, candidate)]
+    if all(measured):
+        from gates.measured_gate import gate_measured
+
+        return gate_measured(measured_request(baseline, candidate, options, project), note)
+    if any(measured):
+        return without_measured_pair(baseline, candidate, options, project)
     request = build_request(options, project)
 
     from gates.gate import gate, without_evidence

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class GateOptions:
     """What the command line of `replay gate` says."""
 
-    baseline: str | None
-    candidate: str | None
+    baseline: tuple[str, ...]
+    candidate: tuple[str, ...]
+    """Several only where they are repeated measured runs."""
     traces: tuple[str, ...]
     model: str | None
     hardware: tuple[str, ...]
@@ -49,8 +50,10 @@ def build_request(options: GateOptions, project: Project | None) -> GateRequest:
     from gates.request import GateRequest
 
     folder = project_folder(project)
-    baseline_source = required(options.baseline or _project_arm(project, "baseline"), "baseline", "baseline")
-    candidate_source = required(options.candidate or _project_arm(project, "mapping"), "candidate", "mapping")
+    baseline_source, candidate_source = (
+        _only("baseline", arm_sources(options, project)[0]),
+        _only("candidate", arm_sources(options, project)[1]),
+    )
     mapping_path = _mapping_path(candidate_source, project)
     repository = mapping_path.parent if mapping_path is not None else folder
     commit = open_commit(repository, baseline_source) if baseline_source.startswith(GIT_PREFIX) else None
@@ -78,7 +81,7 @@ def build_request(options: GateOptions, project: Project | None) -> GateRequest:
         owners_digest=rules.owners_digest,
         seed=chosen_seed(options.seed, project),
         jobs=options.jobs,
-        as_of=_as_of(options.as_of, rules.policy, candidate),
+        as_of=as_of_time(options.as_of, rules.policy, candidate.path),
         findings=(*rules.findings, *changed),
     )
 
@@ -107,6 +110,23 @@ def with_cells(request: GateRequest, options: GateOptions, project: Project | No
     return replace(request, cells=tuple(cells))
 
 
+def arm_sources(options: GateOptions, project: Project | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what baseline and candidate are: the command line's, else the project's.
+
+    Raises:
+        SpecError: neither says so.
+    """
+    baseline = options.baseline or (required(_project_arm(project, "baseline"), "baseline", "baseline"),)
+    return baseline, options.candidate or (required(_project_arm(project, "mapping"), "candidate", "mapping"),)
+
+
+def _only(role: str, sources: tuple[str, ...]) -> str:
+    if len(sources) > 1:
+        got = f"{len(sources)} of them, and they are no measured runs"
+        raise SpecError(f"--{role}", got, "one mapping", "repeat the option only for results of measured runs")
+    return sources[0]
+
+
 def _cell(trace: Trace, path: Path, model: ModelSpec, hardware: HardwareSpec, folder: Path) -> Cell:
     from gates.request import Cell
 
@@ -125,7 +145,7 @@ def _mapping_path(candidate_source: str, project: Project | None) -> Path | None
 
 def _path_before(options: GateOptions, before: Project | None, mapping_path: Path | None) -> Path | None:
     """Return the file whose version a ``git:`` baseline means: the candidate's, else the one that the project named at the commit."""
-    if options.candidate is None and before is not None and before.mapping is not None and not before.mapping.startswith(GIT_PREFIX):
+    if not options.candidate and before is not None and before.mapping is not None and not before.mapping.startswith(GIT_PREFIX):
         return before.path_of(before.mapping)
     return mapping_path
 
@@ -151,7 +171,7 @@ def _read(source: str, role: str, mapping_path: Path | None, folder: Path) -> Ar
     return read_arm_at(open_commit(mapping_path.parent, source), mapping_path, folder)
 
 
-def _as_of(option: str | None, policy: PolicySpec, candidate: ArmSource) -> str | None:
+def as_of_time(option: str | None, policy: PolicySpec, candidate_path: Path | None) -> str | None:
     """Return the moment that ages are counted from; None where nothing depends on it, so that no time of day gets into the plan."""
     from gates.checks.ages import parse_time
 
@@ -162,7 +182,7 @@ def _as_of(option: str | None, policy: PolicySpec, candidate: ArmSource) -> str 
             raise SpecError("--as-of", f"it is {option!r}", "an ISO time such as 2026-01-31T12:00:00+00:00", "correct the time") from error
     if policy.max_trace_age_days is None:
         return None
-    committed = commit_time(candidate.path) if candidate.path is not None else None
+    committed = commit_time(candidate_path) if candidate_path is not None else None
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     if committed is None and epoch.isdigit():
         return datetime.fromtimestamp(int(epoch), UTC).isoformat()

@@ -13,7 +13,9 @@ from replay.errors import SpecError
 
 if TYPE_CHECKING:
     from gates.gate import GateResult
+    from gates.measured_gate import MeasuredResult
 
+Document = dict[str, Any]
 FORMATS = ("text", "json", "markdown", "github", "junit")
 VERDICT, SUMMARY, EVIDENCE = "verdict.json", "summary.md", "evidence"
 
@@ -40,28 +42,42 @@ def clear_outcome(folder: Path) -> None:
             raise documents.not_writable(path, error) from error
 
 
-def write_outcome(result: GateResult, folder: Path) -> dict[str, Any]:
+def write_outcome(result: GateResult | MeasuredResult, folder: Path) -> dict[str, Any]:
     """Write evidence first and the verdict last, each whole; return the verdict document.
 
     Where nothing could be replayed there is no evidence to write.
     """
-    from gates.packet import write_packet
     from gates.render.markdown import render_markdown
     from gates.statement import to_document
 
-    evidence = write_packet(result, folder / EVIDENCE) if result.cells else None
+    evidence, fidelity = _parts(result, folder / EVIDENCE)
     document = to_document(
         result.verdict,
         plan=result.plan,
         inputs=result.inputs,
         tool_version=version("replay-gate"),
         evidence=evidence,
-        fidelity=_fidelity(result) if result.cells else None,
+        fidelity=fidelity,
     )
     documents.check(document, "verdict.v1", VERDICT)
     documents.write_atomic(folder / SUMMARY, render_markdown(document).encode())
     documents.write_json(folder / VERDICT, document)
     return document
+
+
+def _parts(result: GateResult | MeasuredResult, folder: Path) -> tuple[Document | None, Document | None]:
+    """Write the evidence, where there is any, and return its record and how far the hardware model is trusted (measured runs need none)."""
+    from gates.gate import GateResult
+
+    if not result.cells:
+        return None, None
+    if isinstance(result, GateResult):
+        from gates.packet import write_packet
+
+        return write_packet(result, folder), _fidelity(result)
+    from gates.measured_packet import write_measured_packet
+
+    return write_measured_packet(result, folder), None
 
 
 def render(document: dict[str, Any], form: str, *, out: Path, project: Path) -> str:

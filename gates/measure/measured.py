@@ -22,6 +22,7 @@ ProblemCode = Literal[
     "too_few_windows",
     "undefined_resamples",
     "model_error_too_large",
+    "summary_only",
 ]
 Problem = tuple[ProblemCode, str]
 """Why a claim cannot be decided whatever its figures are: a code and a sentence."""
@@ -47,6 +48,8 @@ class Measured:
     """Share of the replicates that lie on the other side of the margin's end than the runs themselves; None where it is not worked out."""
     doubt: Problem | None = None
     """What keeps the claim from a decision, where that is known better than from its interval."""
+    runs_count: int | None = None
+    """Measured runs per arm; None where a claim is about a replay, which has no run effect."""
 
 
 def draw_units(cell: PlannedCell, n: int, name: str) -> BlockDraw:

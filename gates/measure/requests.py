@@ -78,9 +78,9 @@ def pair_key(spec: ClaimSpec) -> Key:
 def pair_requests(spec: ClaimSpec, slo: SloLimits | None, baseline: pa.Table, candidate: pa.Table) -> RequestPair:
     """Return a claim's metric in both arms, and why it cannot be compared where it cannot."""
     column = spec.definition.column
-    values, present = zip(*(_read(table, column, slo) for table in (baseline, candidate)), strict=True)
+    values, present = zip(*(read_metric(table, column, slo) for table in (baseline, candidate)), strict=True)
     completed = [_completed(table) for table in (baseline, candidate)]
-    stratum = _stratum(spec.stratum, baseline)
+    stratum = members_of(spec.stratum, baseline)
     members = present[0] & present[1] & stratum
     one_sided = (present[0] != present[1]) & stratum
     served_by_both = completed[0] & completed[1]
@@ -105,7 +105,8 @@ def _lacking(present: Sequence[Mask], stratum: Mask) -> str:
     return "the candidate does not have" if has[0] else "the baseline does not have"
 
 
-def _read(table: pa.Table, column: str, slo: SloLimits | None) -> tuple[Floats, Mask]:
+def read_metric(table: pa.Table, column: str, slo: SloLimits | None) -> tuple[Floats, Mask]:
+    """Return a metric's values [requests] (0 where missing) and where they are present; whether the limits are met is always known."""
     if column != "slo_met":
         return read_column(table, column)
     met = _completed(table)
@@ -122,12 +123,13 @@ def _completed(table: pa.Table) -> Mask:
     return done
 
 
-def _stratum(stratum: str, table: pa.Table) -> Mask:
+def members_of(stratum: str, table: pa.Table) -> Mask:
+    """Return which requests [requests] belong to a stratum; one whose prompt length is unknown belongs to `all` alone."""
     if stratum == ALL_REQUESTS:
         return np.ones(table.num_rows, dtype=np.bool_)
     one_bin = parse_stratum(stratum)
-    prompts_tokens, _ = read_column(table, "prompt_tokens")
-    inside: Mask = prompts_tokens >= one_bin.tokens_from
+    prompts_tokens, known = read_column(table, "prompt_tokens")
+    inside: Mask = known & (prompts_tokens >= one_bin.tokens_from)
     return inside if one_bin.tokens_to is None else inside & (prompts_tokens < one_bin.tokens_to)
 
 
@@ -152,10 +154,18 @@ def _tails(draw: BlockDraw, specs: Sequence[ClaimSpec], pairs: dict[Key, Request
 
 
 def _percentile(cell: PlannedCell, percent: float, pair: RequestPair, replicates: tuple[Floats, Floats]) -> Measured:
+    return percentile_figures(cell, percent, (pair.baseline[pair.members], pair.candidate[pair.members]), replicates, pair.warnings)
+
+
+def percentile_figures(
+    cell: PlannedCell, percent: float, samples: tuple[Floats, Floats], replicates: tuple[Floats, Floats], warnings: tuple[str, ...]
+) -> Measured:
+    """Return the figures of a percentile of both arms' values, with what speaks against deciding on so few; samples are not empty."""
     minimum, steady = cell.policy.minimum_beyond, cell.policy.warning_beyond
-    beyond = pair.n - rank(pair.n, percent)
-    baseline, candidate = (percentile(arm[pair.members], percent) for arm in pair.arms)
-    measured = Measured(n=pair.n, n_beyond=beyond, baseline=baseline, candidate=candidate, warnings=pair.warnings)
+    n = min(len(sample) for sample in samples)
+    beyond = n - rank(n, percent)
+    baseline, candidate = (percentile(sample, percent) for sample in samples)
+    measured = Measured(n=n, n_beyond=beyond, baseline=baseline, candidate=candidate, warnings=warnings)
     if beyond < minimum:
         n_needed = samples_needed(minimum, percent)
         sentence = f"{beyond} samples lie beyond p{percent:g} and {minimum} are needed: about {n_needed} requests"
@@ -167,16 +177,26 @@ def _percentile(cell: PlannedCell, percent: float, pair: RequestPair, replicates
 
 
 def _mean(cell: PlannedCell, spec: ClaimSpec, draw: BlockDraw, pair: RequestPair) -> Measured:
-    counts = block_counts(draw, pair.members).astype(np.float64)
-    baseline, candidate = (np.where(pair.members, arm, 0.0) for arm in pair.arms)
-    measured = Measured(
-        n=pair.n, baseline=float(baseline.sum()) / pair.n, candidate=float(candidate.sum()) / pair.n, warnings=pair.warnings
-    )
+    replicates = (resampled_means(draw, pair.baseline, pair.members), resampled_means(draw, pair.candidate, pair.members))
+    return mean_figures(cell, spec, (pair.baseline[pair.members], pair.candidate[pair.members]), replicates, pair.warnings)
+
+
+def resampled_means(draw: BlockDraw, values: Floats, members: Mask) -> Floats:
+    """Return [replicates] the mean of the members of each resample, NaN where it holds none."""
+    return divide(block_sums(draw, np.where(members, values, 0.0)), block_counts(draw, members).astype(np.float64))
+
+
+def mean_figures(
+    cell: PlannedCell, spec: ClaimSpec, samples: tuple[Floats, Floats], replicates: tuple[Floats, Floats], warnings: tuple[str, ...]
+) -> Measured:
+    """Return the figures of a mean of both arms' values, with what speaks against deciding on so few; samples are not empty."""
+    n = min(len(sample) for sample in samples)
+    measured = Measured(n=n, baseline=float(samples[0].mean()), candidate=float(samples[1].mean()), warnings=warnings)
     n_needed = max(cell.policy.minimum_beyond, math.ceil(_EVENT_FREE_BOUND / spec.margin))
-    if pair.n < n_needed:
-        sentence = f"{pair.n} requests cannot show a margin of {spec.margin:g}: {n_needed} are needed"
+    if n < n_needed:
+        sentence = f"{n} requests cannot show a margin of {spec.margin:g}: {n_needed} are needed"
         measured = replace(measured, problem=("too_few_samples", sentence), n_needed=n_needed)
-    return _with_replicates(measured, (divide(block_sums(draw, baseline), counts), divide(block_sums(draw, candidate), counts)))
+    return _with_replicates(measured, replicates)
 
 
 def _with_replicates(measured: Measured, replicates: tuple[Floats, Floats]) -> Measured:

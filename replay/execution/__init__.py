@@ -19,4 +19,6 @@ Invariants of every replay. Each has a property test that names its number (``In
 11. Replicas of one = single. A fleet of one replica gives what the replay of one gives, and each replica of a fleet what it alone would
     give for the requests that it was sent.
 12. Pools. What prefill replicas do depends on nothing behind them, and nothing is decoded before its cache has come.
+13. A replay reads like a measurement. The table of a run's requests, written in any generic form and read back as a measured result, has
+    the run's metrics.
 """

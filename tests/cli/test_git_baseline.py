@@ -13,7 +13,7 @@ from replay.errors import SpecError
 
 LOOSE = 'allow_synthetic = true\n[blocking]\nttft_s = { p95 = "900 %" }\n'
 OPTIONS = {
-    "baseline": "git:main", "candidate": None, "traces": (), "model": None, "hardware": (), "policy": None, "owners": None, "as_of": None,
+    "traces": (), "model": None, "hardware": (), "policy": None, "owners": None, "as_of": None,
     "seed": None, "jobs": 1, "measurements": (),
 }  # fmt: skip
 
@@ -35,8 +35,9 @@ def committed(project):
     return project
 
 
-def asked(**options):
-    return build_request(GateOptions(**(OPTIONS | options)), current_project())
+def asked(*, baseline="git:main", candidate=None, **options):
+    arms = {name: () if source is None else (source,) for name, source in (("baseline", baseline), ("candidate", candidate))}
+    return build_request(GateOptions(**(OPTIONS | options), **arms), current_project())
 
 
 def codes(request):

@@ -183,3 +183,14 @@ def test_the_share_of_requests_a_baseline_may_reject_is_a_fraction_below_one(val
         parse_policy(f"max_rejected_ratio = {value}", "p")
     assert parse_policy("max_rejected_ratio = 0", "p").max_rejected_ratio == 0.0
     assert default_policy().max_rejected_ratio == 0.01
+
+
+@pytest.mark.parametrize(("written", "value"), [("0", 0.0), ("0.02", 0.02), ('"2 %"', 0.02), ('"0.5 %"', 0.005)])
+def test_the_run_effect_of_measured_runs_is_a_fraction_or_a_percentage(written, value):
+    assert parse_policy(f"run_effect_sd = {written}", "p.toml").run_effect_sd == pytest.approx(value)
+
+
+@pytest.mark.parametrize("written", ["1", "-0.01", '"1"', '"much"', '"80 %"', "true"])
+def test_a_run_effect_that_could_be_read_in_two_ways_or_is_none_is_refused(written):
+    with pytest.raises(SpecError, match="run_effect_sd"):
+        parse_policy(f"run_effect_sd = {written}", "p.toml")

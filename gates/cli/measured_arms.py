@@ -1,0 +1,152 @@
+"""Measured arms of `replay gate`: tell them from mappings, read them, build a `MeasuredRequest`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gates.cli.arms import read_arm, relative_name, tables_beside
+from gates.cli.commits import GIT_PREFIX
+from gates.cli.inputs import chosen_seed, load_traces, project_folder
+from gates.cli.rules import SHIPPED_POLICY, read_rules
+from replay import documents
+from replay.errors import EvidenceError, SpecError
+from replay.specs.mapping import MappingSpec, parse_mapping
+
+if TYPE_CHECKING:
+    from gates.cli.gate_request import GateOptions
+    from gates.measured_gate import MeasuredResult
+    from gates.project import Project
+    from gates.request import MeasuredArm, MeasuredRequest
+    from gates.statement import InputRecord
+
+MEASURED_POLICY = "default policy for measured runs"
+_WHAT = "a mapping file (TOML)"
+
+
+def is_measured(source: str) -> bool:
+    """Return whether a source is a result file, or a folder with one; what cannot be told is taken for a mapping, whose reader explains."""
+    path = Path(source)
+    if source.startswith(GIT_PREFIX) or not os.path.exists(path):
+        return False
+    from replay.ingress.measured.reader import is_result
+
+    if not os.path.isdir(path):
+        return is_result(path)
+    is_run_directory = (path / "run.json").is_file() or any(path.glob("*/run.json"))
+    return not is_run_directory and any(one.is_file() and is_result(one) for one in path.iterdir())
+
+
+def without_measured_pair(
+    baseline: tuple[str, ...], candidate: tuple[str, ...], options: GateOptions, project: Project | None
+) -> MeasuredResult:
+    """Return the rollback where one arm was measured and the other would be replayed, and say why on stderr.
+
+    Raises:
+        InputError: one of them cannot be read at all.
+    """
+    from gates.measured_gate import without_pair
+
+    side, other_side = ("baseline", "candidate") if all(map(is_measured, baseline)) else ("candidate", "baseline")
+    sources = {"baseline": baseline, "candidate": candidate}
+    other = _mapping_record(sources[other_side][0], f"{other_side}_mapping", project_folder(project))
+    error = EvidenceError(
+        "the arms",
+        f"the {side} ({sources[side][0]}) was measured and the {other_side} ({sources[other_side][0]}) is a mapping to replay",
+        "two measured arms, or two mappings: what the hardware model is off by would count as the candidate's",
+        "measure the other arm too, or give both as mappings",
+    )
+    click.echo(f"replay: {error}", err=True)
+    alone = replace(options, traces=(), hardware=(), measurements=())
+    return without_pair(measured_request(sources[side], sources[side], alone, project), side, other, error)
+
+
+def _mapping_record(source: str, role: str, folder: Path) -> InputRecord | None:
+    """Return a mapping by content, or None for one at a commit; a file that is no mapping either is an error of its own."""
+    from gates.statement import InputRecord
+
+    if source.startswith(GIT_PREFIX):
+        return None
+    arm = read_arm(source, role=role.partition("_")[0], folder=folder)
+    return InputRecord(role=role, name=arm.label, digest=arm.mapping.digest)
+
+
+def measured_request(
+    baseline: tuple[str, ...], candidate: tuple[str, ...], options: GateOptions, project: Project | None
+) -> MeasuredRequest:
+    """Return the request of a gate on measured runs: the baseline read, the candidate to be read when the plan is made.
+
+    Raises:
+        InputError: something cannot be used, or more than one trace, model or accelerator is named.
+    """
+    from gates.cli.gate_request import as_of_time
+    from gates.policy import default_measured_policy
+    from gates.request import MeasuredRequest
+
+    for name, values in (("trace", options.traces), ("hardware", options.hardware)):
+        if len(values) > 1:
+            got = f"{len(values)} values for measured arms"
+            raise SpecError(f"--{name}", got, "the one that both arms were measured with", "gate each pair of results on its own")
+    if options.measurements:
+        raise SpecError("--measurements", "it was given for measured arms", "mappings to replay", "leave it out")
+    folder = project_folder(project)
+    rules = read_rules(policy=options.policy, owners=options.owners, project=project, before=None, commit=None, mapping=None)
+    is_default = rules.policy_name == SHIPPED_POLICY
+    policy = default_measured_policy() if is_default else rules.policy
+    traces = load_traces(options.traces, None) if options.traces else []
+    return MeasuredRequest(
+        baseline=read_measured_arm(baseline, folder),
+        read_candidate=partial(read_measured_arm, candidate, folder),
+        policy=policy,
+        policy_name=MEASURED_POLICY if is_default else rules.policy_name,
+        owners=rules.owners,
+        owners_name=rules.owners_name,
+        owners_digest=rules.owners_digest,
+        seed=chosen_seed(options.seed, project),
+        as_of=as_of_time(options.as_of, policy, None),
+        findings=rules.findings,
+        trace=traces[0][0] if traces else None,
+        trace_name=relative_name(traces[0][1], folder) if traces else None,
+        hardware=options.hardware[0] if options.hardware else None,
+        model=options.model,
+    )
+
+
+def read_measured_arm(sources: tuple[str, ...], folder: Path) -> MeasuredArm:
+    """Return the arm of one or several results; names are made relative to `folder`.
+
+    Raises:
+        InputError: one cannot be read, the same file is given twice, or their mappings differ.
+    """
+    from gates.request import MeasuredArm
+    from replay.ingress.measured.reader import read_measured
+
+    found = [read_measured(Path(source)) for source in sources]
+    runs = [(relative_name(Path(source), folder), run) for source, own in zip(sources, found, strict=True) for run in own]
+    digests = [own[0].facts.digest for own in found if own]
+    if len(set(digests)) < len(digests):  # a copy, too, would look like a run that differs from none
+        raise SpecError("the arms", "one result is given twice in an arm", "a run of its own for each", "name each result once")
+    mappings = [_mapping(Path(source), folder) for source in sources]
+    known = [mapping for mapping in mappings if mapping is not None]
+    if known and (len(known) < len(mappings) or len({mapping.digest for _, mapping in known}) > 1):
+        raise SpecError("the arms", "runs of one arm with different mappings", "repeats of one build", "gate the builds one by one")
+    name, mapping = known[0] if known else (None, None)
+    return MeasuredArm(
+        label=", ".join(relative_name(Path(one), folder) for one in sources), runs=tuple(runs), mapping=mapping, mapping_name=name
+    )
+
+
+def _mapping(source: Path, folder: Path) -> tuple[str, MappingSpec] | None:
+    """Return the mapping that a folder brings beside its result, and its name."""
+    from replay.ingress.measured.reader import MAPPING_FILE
+
+    path = source / MAPPING_FILE
+    if not path.is_file():
+        return None
+    text, name = documents.decode(documents.read_bytes(path, _WHAT), str(path), _WHAT), relative_name(path, folder)
+    return name, parse_mapping(text, name, tables_beside(path))

@@ -1,0 +1,82 @@
+"""Tokens per second of measured runs, by time windows: per busy second where the run brings its steps, else per second of its duration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gates.measure.measured import Measured, divide, draw_units, usable
+from gates.statistics.blocks import Floats, block_sums
+from replay.ingress.measured.measured_run import COMPLETED
+
+if TYPE_CHECKING:
+    from gates.plan import PlannedCell
+    from replay.ingress.measured.measured_run import MeasuredRun
+
+WINDOWS_COUNT = 50
+"""Windows that a run's duration is cut into: two for each of the 25 blocks from which a block bootstrap's bounds are steady."""
+WALL_CLOCK = "tokens per second of the run's duration: of requests sent by a schedule it is the schedule that sets it"
+
+
+def throughput_figures(cell: PlannedCell, baseline: MeasuredRun, candidate: MeasuredRun, *, is_paired: bool) -> Measured:
+    """Return tokens per second of both runs, resampled by whole windows; the same ones in both where the load is the same."""
+    busy = baseline.steps is not None and candidate.steps is not None
+    arms = [_windows(run, busy=busy) for run in (baseline, candidate)]
+    lacking = [name for name, arm in zip(("the baseline", "the candidate"), arms, strict=True) if arm is None]
+    if lacking:
+        return Measured(problem=("metric_absent", f"{' and '.join(lacking)} does not record when its requests ended"))
+    names = ("bootstrap.windows", "bootstrap.windows") if is_paired else ("bootstrap.windows.baseline", "bootstrap.windows.candidate")
+    replicates = []
+    for arm, name in zip(arms, names, strict=True):
+        assert arm is not None
+        draw = draw_units(cell, WINDOWS_COUNT, name)
+        replicates.append(divide(block_sums(draw, arm[0]), block_sums(draw, arm[1])))
+    figures = [float(arm[0].sum()) / float(arm[1].sum()) for arm in arms if arm is not None]
+    pair = (replicates[0], replicates[1])
+    measured = Measured(n=WINDOWS_COUNT, baseline=figures[0], candidate=figures[1], warnings=() if busy else (WALL_CLOCK,))
+    if usable(pair):
+        return Measured(n=measured.n, baseline=figures[0], candidate=figures[1], warnings=measured.warnings, replicates=pair)
+    sentence = "so few windows are busy that some resamples hold none of them"
+    return Measured(n=measured.n, baseline=figures[0], candidate=figures[1], problem=("undefined_resamples", sentence))
+
+
+def rate_of_run(run: MeasuredRun) -> float | None:
+    """Return a run's tokens per second, or None where it does not record when its requests ended."""
+    arm = _windows(run, busy=run.steps is not None)
+    return None if arm is None else float(arm[0].sum()) / float(arm[1].sum())
+
+
+def _windows(run: MeasuredRun, *, busy: bool) -> tuple[Floats, Floats] | None:
+    """Return tokens and seconds by window [WINDOWS_COUNT], or None where the run does not record them."""
+    if busy and run.steps is not None:
+        starts, ends = (run.steps[name].to_numpy() for name in ("start_s", "end_s"))
+        tokens, places, seconds = run.steps["tokens"].to_numpy().astype(np.float64), starts, ends - starts
+    else:
+        found = _ended(run)
+        if found is None:
+            return None
+        tokens, places = found
+        seconds = None
+    if not len(places) or float(np.ptp(places)) <= 0:
+        return None
+    first = float(places.min()) if seconds is not None else 0.0
+    width = (float(places.max()) - first) / WINDOWS_COUNT
+    index = np.minimum(((places - first) / width).astype(np.int64), WINDOWS_COUNT - 1)
+    below = np.full(WINDOWS_COUNT, width) if seconds is None else np.bincount(index, seconds, WINDOWS_COUNT)
+    above: Floats = np.bincount(index, tokens, WINDOWS_COUNT).astype(np.float64)
+    return above, below.astype(np.float64)
+
+
+def _ended(run: MeasuredRun) -> tuple[Floats, Floats] | None:
+    """Return the tokens of each completed request and when it ended, s from the first arrival."""
+    import pyarrow.compute as pc
+
+    done = run.requests.filter(pc.equal(run.requests["status"], COMPLETED))
+    needed = ("arrival_s", "e2e_s", "output_tokens")
+    if done.num_rows == 0 or any(done[name].null_count for name in needed):
+        return None
+    prompts = pc.fill_null(done["prompt_tokens"], 0).to_numpy()
+    tokens = (prompts + done["output_tokens"].to_numpy()).astype(np.float64)
+    ends: Floats = done["arrival_s"].to_numpy() + done["e2e_s"].to_numpy()
+    return tokens, ends
