@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench clean
+.PHONY: help demo test test-all lint bench selfcheck-reference selfcheck-quick clean
 
 help:
 	@echo 'make demo      gate the sample mapping change in traces/demo and print the verdict'
@@ -14,6 +14,7 @@ help:
 	@echo 'make test-all  the same with the slow tests'
 	@echo 'make lint      lint and type-check only'
 	@echo 'make bench     print the speed of replay and gate on this machine'
+	@echo 'make selfcheck-reference  measure the error rates of the statistics (300 trials; selfcheck-quick: 60)'
 	@echo 'make clean     remove the environment and everything that was built'
 
 # A verdict of any kind ends well here (0, 10, 20, 30); a crash (1) or a usage error (2) does not.
@@ -39,6 +40,12 @@ lint: $(READY)
 
 bench: $(READY)
 	@for file in bench/*.py; do $(BIN)/python $$file || exit $$?; done
+
+selfcheck-reference: $(READY)
+	$(BIN)/python bench/error_rates.py --trials 300 --out build/error-rates
+
+selfcheck-quick: $(READY)
+	$(BIN)/python bench/error_rates.py --trials 60 --out build/error-rates-quick
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis traces/demo/replay-out

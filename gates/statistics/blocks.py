@@ -45,20 +45,6 @@ def draw_blocks(n: int, *, length: int, replicates: int, generator: np.random.Ge
     return BlockDraw(n=n, starts=starts, lengths=lengths)
 
 
-def multiplicities(draw: BlockDraw, first: int, last: int) -> NDArray[np.int32]:
-    """Return [last - first, n]: how often each unit occurs in the replicates first..last-1; every row adds up to n."""
-    starts = draw.starts[first:last]
-    longest = int(draw.lengths.max())
-    marks = np.zeros((len(starts), draw.n + longest + 1), dtype=np.int32)
-    rows = np.arange(len(starts))[:, None]
-    np.add.at(marks, (rows, starts), 1)
-    np.add.at(marks, (rows, starts + draw.lengths), -1)
-    cover = np.cumsum(marks, axis=1, dtype=np.int32)
-    weights = cover[:, : draw.n]
-    weights[:, :longest] += cover[:, draw.n : draw.n + longest]
-    return weights
-
-
 def block_sums(draw: BlockDraw, values: Floats) -> Floats:
     """Return [replicates]: the sum of `values` [n] over each resample."""
     longest = int(draw.lengths.max())

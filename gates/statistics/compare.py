@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from gates.statistics.blocks import Floats
+from gates.statistics.estimate import Estimate
 from gates.statistics.power import detectable_effect
 
 _SMALLEST = 1e-150  # a baseline below counts as 0: dividing by it could overflow
@@ -81,6 +82,30 @@ def compare(
         improved=upper < no_change if lower_is_better else lower > no_change,
         p_no_worse=(1 + int(not_worse.sum())) / (len(effects) + 1),
         minimum_detectable_effect=detectable_effect(_spread(effects, ratio), alpha),
+    )
+
+
+def judged(found: Estimate, *, lower_is_better: bool, margin: float) -> Comparison:
+    """Return the comparison that an estimate of measured runs gives, by ratio; a veto leaves it outside the margin.
+
+    `margin` is a fraction. An improvement is not claimed under a veto either.
+    """
+    lower, upper = math.exp(found.lower), math.exp(found.upper)
+    limit = 1.0 + margin if lower_is_better else 1.0 - margin
+    safe = not found.release_vetoed
+    return Comparison(
+        scale="ratio",
+        estimate=found.ratio,
+        lower=lower,
+        upper=upper,
+        no_change=1.0,
+        limit=limit,
+        margin=margin,
+        inside_margin=safe and (upper <= limit if lower_is_better else lower >= limit),
+        beyond_no_change=lower > 1.0 if lower_is_better else upper < 1.0,
+        improved=safe and (upper < 1.0 if lower_is_better else lower > 1.0),
+        p_no_worse=found.p_no_increase if lower_is_better else found.p_no_decrease,
+        minimum_detectable_effect=found.minimum_detectable_effect,
     )
 
 

@@ -1,6 +1,7 @@
 """Bounds, p-values, detectable effects and the Holm correction, against figures worked by hand and scipy."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gates.statistics.compare import compare
+from gates.statistics.compare import compare, judged
+from gates.statistics.estimate import from_t
 from gates.statistics.holm import holm
 from gates.statistics.power import detectable_effect, needed_count
 
@@ -104,3 +106,29 @@ def test_holm_equals_multiplying_the_sorted_p_values_and_taking_running_maxima(p
     running = np.minimum(1.0, np.maximum.accumulate(factors * np.asarray(p_values)[order])) if p_values else []
     expected = dict(zip(order.tolist(), running, strict=True))
     assert holm(p_values) == pytest.approx([expected[index] for index in range(len(p_values))])
+
+
+@pytest.mark.parametrize(
+    ("estimate", "lower_is_better", "inside", "worse", "better"),
+    [
+        (0.01, True, True, True, False),
+        (0.03, True, False, True, False),
+        (-0.02, True, True, False, True),
+        (0.0, True, True, False, False),
+        (-0.01, False, True, True, False),
+        (-0.04, False, False, True, False),
+        (0.02, False, True, False, True),
+    ],
+)
+def test_an_estimate_of_measured_runs_is_judged_by_direction(estimate, lower_is_better, inside, worse, better):
+    found = from_t("noise_swap", estimate, 0.004, 24, 0.05)
+    result = judged(found, lower_is_better=lower_is_better, margin=0.03)
+    assert (result.inside_margin, result.beyond_no_change, result.improved) == (inside, worse, better)
+    assert (result.p_no_worse <= 0.05) == worse
+    assert (result.estimate, result.lower, result.upper) == pytest.approx(tuple(np.exp([estimate, found.lower, found.upper])))
+
+
+def test_a_veto_lets_nothing_pass_and_hides_no_worsening():
+    vetoed = {value: replace(from_t("noise_swap", value, 0.001, 24, 0.05), release_vetoed=True) for value in (-0.05, 0.05)}
+    better, worse = (judged(vetoed[value], lower_is_better=True, margin=0.03) for value in (-0.05, 0.05))
+    assert (better.inside_margin, better.improved, worse.beyond_no_change) == (False, False, True)
