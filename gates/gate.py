@@ -135,10 +135,11 @@ def _judge_cell(
         jobs = max(1, request.jobs // len(request.cells))
         return judge_by_replays(planned, replayer, (request.baseline.mapping, mapping), jobs)
 
-    def judgement_of(mapping: MappingSpec, run: Run) -> Judgement:
-        """Judge a hybrid: by resamples of its run, and only what they would release by replays too."""
-        screened = judged(mapping, run, judge(planned, baseline, run))
-        return judged(mapping, run, by_replays(mapping).claims) if screened.decision == "release" else screened
+    def screened(mapping: MappingSpec, run: Run) -> Judgement:
+        return judged(mapping, run, judge(planned, baseline, run))
+
+    def confirmed(mapping: MappingSpec, run: Run) -> Judgement:
+        return judged(mapping, run, by_replays(mapping).claims)
 
     candidate, found = replayer.run(request.candidate.mapping), by_replays(request.candidate.mapping)
     judgement = judged(request.candidate.mapping, candidate, found.claims)
@@ -152,7 +153,8 @@ def _judge_cell(
         candidate=arm.mapping,
         judgement=judgement,
         findings=findings,
-        judge=judgement_of,
+        judge=screened,
+        confirm=confirmed,
         owners=request.owners,
         mapping_file=_mapping_file(arm),
     )
