@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +40,8 @@ class JudgedCell:
     baseline: Run
     candidate: Run
     verdict: CellVerdict
+    measure_next: Mapping[str, Sequence[Mapping[str, str | int]]]
+    """Kernel shapes whose timing would decide what the model's error leaves open, by kind of measurement file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +163,7 @@ def _judge_cell(
     verdict = cell_verdict(
         planned.spec, judgement.claims, findings, cause=find_cause(question), sustained=sustained_figures(baseline, candidate)
     )
-    return JudgedCell(replayer=replayer, baseline=baseline, candidate=candidate, verdict=verdict)
+    return JudgedCell(replayer=replayer, baseline=baseline, candidate=candidate, verdict=verdict, measure_next=found.measure_next)
 
 
 def _mapping_file(arm: Arm) -> MappingFile | None:

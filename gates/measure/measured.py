@@ -22,6 +22,7 @@ ProblemCode = Literal[
     "too_few_windows",
     "undefined_resamples",
     "model_error_too_large",
+    "margin_not_shown",
     "summary_only",
 ]
 Problem = tuple[ProblemCode, str]

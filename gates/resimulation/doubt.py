@@ -15,9 +15,12 @@ from gates.resimulation.errors import KernelError
 from gates.resimulation.replicates import Resimulated
 from gates.statistics.blocks import Floats
 from gates.statistics.compare import Comparison
+from gates.statistics.power import detectable_effect, needed_count
 
 LEAST_MODE_RATIO = 0.05
 """Smaller groups of replicates are a tail, not a second mode."""
+LEAST_SHARE_RATIO = 0.02
+"""Share of the variance by kernels' own errors below which timing a kernel changes nothing."""
 MODE_GAP = 4.0
 """Distance of two modes over the larger of their own spreads, from which nothing lies between them."""
 
@@ -38,8 +41,23 @@ def with_resimulated(cell: PlannedCell, index: int, measured: Measured, resimula
         return found
     effects = _effects(comparison, replicates)
     warnings = (*found.warnings, *_two_modes(effects))
-    doubt = _model_doubt(comparison, effects, resimulated, cell.policy.alpha)
+    doubt = _model_doubt(comparison, effects, resimulated, found.n, cell.policy.alpha)
     return replace(found, flip_ratio=_flips(comparison, replicates), warnings=warnings, doubt=doubt)
+
+
+def doubtful_kernels(cell: PlannedCell, measured: list[Measured], resimulated: Resimulated) -> tuple[str, ...]:
+    """Return the changed kernels whose own errors keep blocking claims from a decision, those that bring most of it first."""
+    found: dict[str, float] = {}
+    for index, (claim, one) in enumerate(zip(cell.claims, measured, strict=True)):
+        figures = with_resimulated(cell, index, one, resimulated) if claim.spec.blocking else one
+        comparison = (
+            compare_claim(cell, claim, figures) if figures.doubt is not None and figures.doubt[0] == "model_error_too_large" else None
+        )
+        split = _Split.of(_effects(comparison, figures.replicates), resimulated) if comparison and figures.replicates else None
+        if split is not None:
+            total = sum(sd**2 for sd in split.by_kernel.values())
+            found |= {name: max(found.get(name, 0.0), sd**2 / total) for name, sd in split.by_kernel.items()}
+    return tuple(sorted((name for name, share in found.items() if share >= LEAST_SHARE_RATIO), key=lambda name: -found[name]))
 
 
 def settled(cell: PlannedCell, measured: list[Measured], resimulated: Resimulated) -> bool:
@@ -144,7 +162,7 @@ class _Split:
         return cls(centre=float(slopes[0]), traffic_sd=traffic_sd, by_kernel=dict(zip(names, np.abs(slopes[1:]).tolist(), strict=True)))
 
 
-def _model_doubt(comparison: Comparison, effects: Floats, resimulated: Resimulated, alpha: float) -> Problem | None:
+def _model_doubt(comparison: Comparison, effects: Floats, resimulated: Resimulated, n: int, alpha: float) -> Problem | None:
     """Return why a claim is undecided where exact kernel times would decide it: which kernels must be known, and how well."""
     if comparison.inside_margin or comparison.beyond_no_change:
         return None
@@ -152,10 +170,15 @@ def _model_doubt(comparison: Comparison, effects: Floats, resimulated: Resimulat
     if split is None:
         return None
     end = _sign(comparison) * (math.log(comparison.limit) if comparison.scale == "ratio" else comparison.limit - comparison.no_change)
-    allowed_sd = max(end - split.centre, split.centre) / NormalDist().inv_cdf(1.0 - alpha)
-    own_sd = math.sqrt(sum(sd**2 for sd in split.by_kernel.values()))
-    if allowed_sd <= split.traffic_sd or own_sd == 0.0:
+    distance = max(end - split.centre, split.centre)
+    allowed_sd, own_sd = distance / NormalDist().inv_cdf(1.0 - alpha), math.sqrt(sum(sd**2 for sd in split.by_kernel.values()))
+    if own_sd == 0.0:
         return None
+    if allowed_sd <= split.traffic_sd:
+        n_needed = needed_count(n, detectable_effect(split.traffic_sd, alpha), to_limit=end - split.centre, to_no_change=split.centre)
+        more = "" if n_needed is None else f"; with exact kernel times about {n_needed} requests instead of {n} would decide it"
+        interval = f"{comparison.lower:.4g} to {comparison.upper:.4g}"
+        return "margin_not_shown", f"the interval {interval} leaves it open, whatever is known of the kernels{more}"
     factor = math.sqrt(allowed_sd**2 - split.traffic_sd**2) / own_sd
     if factor >= 1.0:
         return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gates.claim import Claim
@@ -11,8 +11,9 @@ from gates.finding import Finding
 from gates.judge import judge
 from gates.measure import measure_cell
 from gates.plan import PlannedCell
-from gates.resimulation.doubt import settled
+from gates.resimulation.doubt import doubtful_kernels, settled
 from gates.resimulation.errors import KernelError
+from gates.resimulation.measure_next import Row, measure_next
 from gates.resimulation.replicates import can_resimulate, resimulate
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Judged:
 
     claims: tuple[Claim, ...]
     errors: tuple[KernelError, ...] = ()
+    measure_next: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    """Shapes to time, by kind of measurement file, where the model's error alone forbids a decision."""
 
     def findings(self) -> Iterator[Finding]:
         """Yield what should be said of the kernels' errors: changed ones whose ratio no pairs of timings say anything about."""
@@ -40,6 +43,12 @@ class Judged:
                 f"{', '.join(named[:_SHOWN])}{more}"
             )
             yield Finding(code="model_error_unestimated", message=message, effect="informs", stage="tiling")
+        rows = sum(map(len, self.measure_next.values()))
+        if rows:
+            message = (
+                f"{rows} kernel shapes to time are in evidence/measure-next*.csv: fill in the times and give the files as --measurements"
+            )
+            yield Finding(code="measure_next", message=message, effect="informs", stage="tiling")
 
 
 def judge_by_replays(cell: PlannedCell, replayer: Replayer, arms: tuple[MappingSpec, MappingSpec], jobs: int) -> Judged:
@@ -53,4 +62,9 @@ def judge_by_replays(cell: PlannedCell, replayer: Replayer, arms: tuple[MappingS
         return Judged(claims=judge(cell, baseline, candidate))
     measured = measure_cell(cell, baseline, candidate)
     found = resimulate(cell, replayer, arms, jobs=jobs, settled=lambda replicates: settled(cell, measured, replicates))
-    return Judged(claims=judge(cell, baseline, candidate, found), errors=found.errors)
+    doubtful = doubtful_kernels(cell, measured, found)
+    return Judged(
+        claims=judge(cell, baseline, candidate, found),
+        errors=found.errors,
+        measure_next=measure_next(replayer, arms, doubtful) if doubtful else {},
+    )
