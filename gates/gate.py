@@ -143,7 +143,9 @@ def _judge_cell(
     def confirmed(mapping: MappingSpec, run: Run) -> Judgement:
         return judged(mapping, run, by_replays(mapping).claims)
 
-    candidate, found = replayer.run(request.candidate.mapping), by_replays(request.candidate.mapping)
+    candidate = replayer.run(request.candidate.mapping)
+    progress(f"{cell.trace.name} on {cell.hardware.name}: replaying both arms on draws of its traffic, with errors of the hardware model")
+    found = by_replays(request.candidate.mapping)
     judgement = judged(request.candidate.mapping, candidate, found.claims)
     findings = (*findings_on(request.candidate.mapping, candidate), *found.findings())
     if judgement.basis in ("regression", "inconclusive"):
