@@ -147,7 +147,7 @@ def _judge_cell(
     progress(f"{cell.trace.name} on {cell.hardware.name}: replaying both arms on draws of its traffic, with errors of the hardware model")
     found = by_replays(request.candidate.mapping)
     judgement = judged(request.candidate.mapping, candidate, found.claims)
-    findings = (*findings_on(request.candidate.mapping, candidate), *found.findings())
+    findings = (*findings_on(request.candidate.mapping, candidate), *found.findings(), *_cited(request, planned.spec))
     if judgement.basis in ("regression", "inconclusive"):
         progress(f"{cell.trace.name} on {cell.hardware.name}: {judgement.basis}; looking for the cause")
     arm = request.candidate
@@ -168,6 +168,11 @@ def _judge_cell(
     return JudgedCell(replayer=replayer, baseline=baseline, candidate=candidate, verdict=verdict, measure_next=found.measure_next)
 
 
+def _cited(request: GateRequest, spec: CellSpec) -> Iterator[Finding]:
+    if request.selfcheck is not None:
+        yield request.selfcheck.finding(spec, request.policy, request.as_of)
+
+
 def _mapping_file(arm: Arm) -> MappingFile | None:
     return None if arm.file is None or arm.text is None else MappingFile(name=arm.file, text=arm.text, tables=arm.mapping.tables)
 
@@ -185,6 +190,8 @@ def _inputs(request: GateRequest) -> Iterator[InputRecord]:
             yield InputRecord(role=role, name=name, digest=digest)
     yield from _measurement_records(request)
     yield InputRecord(role="policy", name=request.policy_name, digest=request.policy.digest)
+    if request.selfcheck is not None:
+        yield InputRecord(role="selfcheck", name=request.selfcheck.name, digest=request.selfcheck.digest)
     if request.owners_name is not None and request.owners_digest is not None:
         yield InputRecord(role="owners", name=request.owners_name, digest=request.owners_digest)
 

@@ -29,6 +29,7 @@ class Project:
     """The candidate where the command line names none."""
     policy: str | None = None
     owners: str | None = None
+    selfcheck: str | None = None
     out: str = DEFAULT_OUT
     seed: int = DEFAULT_SEED
 

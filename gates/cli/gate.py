@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 @click.option("--policy", metavar="FILE", help="Claims and margins (default: the project's, else the shipped policy).")
 @click.option("--owners", metavar="FILE", help="Owners of knobs, layer types and stages (default: the project's, else CODEOWNERS).")
 @click.option(
+    "--selfcheck", type=click.Path(path_type=Path), metavar="FILE", help="Self-check that the verdict cites (`replay selfcheck`)."
+)
+@click.option(
     "--as-of",
     metavar="TIME",
     help="ISO time that ages are counted from (default: the candidate commit's, else SOURCE_DATE_EPOCH, else now).",
