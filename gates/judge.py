@@ -14,32 +14,27 @@ from replay.errors import InvariantError
 
 if TYPE_CHECKING:
     from gates.measure.measured import Measured
-    from gates.resimulation.replicates import Resimulated
     from gates.statistics.compare import Comparison
     from replay.assembly.run import Run
 
 
-def judge(cell: PlannedCell, baseline: Run, candidate: Run, resimulated: Resimulated | None = None) -> tuple[Claim, ...]:
-    """Return every planned claim of the cell with its evidence and outcome, in the plan's order.
+def judge(cell: PlannedCell, baseline: Run, candidate: Run) -> tuple[Claim, ...]:
+    """Return every planned claim of the cell with its evidence and outcome, in the plan's order, from resamples of the two runs.
 
-    Its replicates are those of `resimulated` where there are such, else resamples of the two runs. A claim whose data are missing or too
-    few is undecided, never dropped and never held.
+    A claim whose data are missing or too few is undecided, never dropped and never held.
 
     Raises:
         InvariantError: a run's table holds NaN or infinity.
     """
     from gates.measure import measure_cell
 
-    measured = measure_cell(cell, baseline, candidate)
-    if resimulated is not None:
-        from gates.resimulation.doubt import with_resimulated
-
-        measured = [with_resimulated(cell, index, one, resimulated) for index, one in enumerate(measured)]
-    return judge_measured(cell, measured)
+    return judge_measured(cell, measure_cell(cell, baseline, candidate))
 
 
 def judge_measured(cell: PlannedCell, measured: Sequence[Measured]) -> tuple[Claim, ...]:
     """Return every planned claim of the cell with its outcome, from figures in the plan's order."""
+    from gates.measure.compared import compare_claim
+
     compared = [compare_claim(cell, claim, figures) for claim, figures in zip(cell.claims, measured, strict=True)]
     adjusted = _adjusted_p(cell, measured, compared)
     rows = zip(cell.claims, measured, compared, adjusted, strict=True)
@@ -52,24 +47,6 @@ def unmeasured(cell: PlannedCell, why: str) -> tuple[Claim, ...]:
 
     measured = Measured(problem=("metric_absent", why))
     return tuple(_claim(cell, claim, measured, None, None) for claim in cell.claims)
-
-
-def compare_claim(cell: PlannedCell, claim: PlannedClaim, measured: Measured) -> Comparison | None:
-    """Return the comparison of a claim's figures, None where it has none."""
-    from gates.statistics.compare import compare
-
-    if measured.replicates is None or measured.baseline is None or measured.candidate is None:
-        return None
-    definition = claim.spec.definition
-    return compare(
-        measured.baseline,
-        measured.candidate,
-        *measured.replicates,
-        lower_is_better=definition.direction == "lower",
-        by_ratio=definition.scale == "ratio",
-        margin=claim.spec.margin,
-        alpha=cell.policy.alpha,
-    )
 
 
 def _adjusted_p(cell: PlannedCell, measured: Sequence[Measured], compared: Sequence[Comparison | None]) -> list[float | None]:

@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from gates.judge import compare_claim
+from gates.measure.compared import compare_claim
 from gates.measure.measured import Measured, Problem
 from gates.plan import RESIMULATION_METHOD, PlannedCell
 from gates.resimulation.errors import KernelError

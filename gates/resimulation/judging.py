@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from gates.claim import Claim
 from gates.finding import Finding
-from gates.judge import judge
+from gates.judge import judge, judge_measured
 from gates.measure import measure_cell
 from gates.plan import PlannedCell
-from gates.resimulation.doubt import doubtful_kernels, settled
+from gates.resimulation.doubt import doubtful_kernels, settled, with_resimulated
 from gates.resimulation.errors import KernelError
 from gates.resimulation.measure_next import Row, measure_next
 from gates.resimulation.replicates import can_resimulate, resimulate
@@ -64,7 +64,7 @@ def judge_by_replays(cell: PlannedCell, replayer: Replayer, arms: tuple[MappingS
     found = resimulate(cell, replayer, arms, jobs=jobs, settled=lambda replicates: settled(cell, measured, replicates))
     doubtful = doubtful_kernels(cell, measured, found)
     return Judged(
-        claims=judge(cell, baseline, candidate, found),
+        claims=judge_measured(cell, [with_resimulated(cell, index, one, found) for index, one in enumerate(measured)]),
         errors=found.errors,
         measure_next=measure_next(replayer, arms, doubtful) if doubtful else {},
     )
