@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
+from modelled_rates import TITLES as MODELLED_TITLES
+from modelled_rates import measure_modelled
 from rate_table import Rate, markdown, rate_of
 from synthetic_servers import Floats, Served, Server, Traffic, bulk_only, draw_noise, draw_traffic, serve, slowdown_for, tail_only
 
@@ -48,6 +50,7 @@ TITLES: dict[str, str] = {
     "pair_run_effect": "one pair with step times, 1 % run effect, 1 % assumed",
     "runs_steps": "5 runs per arm, 1 % run effect, step times",
     "runs_plain": "5 runs per arm, 1 % run effect, no step times",
+    **MODELLED_TITLES,
 }
 SERVERS: dict[str, str] = {"mg1": "M/G/1", "batch": "batch queue"}
 RATES = ("false rollback at 0", "false release at the margin", "release at 0", "rollback at +5 %")
@@ -269,12 +272,13 @@ def measure(server: Server, trials: int, seed: int, workers: int) -> list[Rate]:
     with ProcessPoolExecutor(workers) as pool:
         pairs = list(pool.map(partial(pair_trial, inputs), range(trials), chunksize=5))
         arms = list(pool.map(partial(runs_trial, inputs), range(trials), chunksize=5))
+        modelled = measure_modelled(server, trials, seed, pool)
     runs = [judged_runs(inputs, arms, number) for number in range(trials)]
     rows: list[Rate] = []
     for situation in get_args(Situation):
         source = runs if situation.startswith("runs_") else pairs
         rows += rates_of(situation, server, [trial[situation] for trial in source])
-    return rows + flips_of(server, pairs)
+    return rows + flips_of(server, pairs) + modelled
 
 
 def main() -> None:
@@ -286,7 +290,6 @@ def main() -> None:
     parser.add_argument("--servers", nargs="+", default=list(get_args(Server)))
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
-    # Rows of other sources (modelled runs, a replayed trace) join this list; their situations and servers join TITLES and SERVERS.
     rows = [row for server in chosen.servers for row in measure(server, chosen.trials, chosen.seed, chosen.workers)]
     command = f"python bench/error_rates.py --trials {chosen.trials} --seed {chosen.seed}"
     text = markdown(rows, command, TITLES, SERVERS)

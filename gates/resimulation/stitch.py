@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from gates.statistics.blocks import BlockDraw, Counts
+from gates.statistics.blocks import BlockDraw, Counts, Floats
 from replay.ingress.trace import Trace, build_trace
 
 
@@ -27,10 +27,17 @@ def stitched(trace: Trace, draw: BlockDraw, replicate: int) -> Trace:
     ids = pa.array([str(place) for place in range(len(rows))], pa.string())
     requests = requests.set_column(requests.column_names.index("request_id"), "request_id", ids)
     if trace.has_arrivals:
-        arrival_s = trace.requests["arrival_s"].to_numpy()
-        gaps_s = np.diff(arrival_s, prepend=-trace.span_s / max(1, len(arrival_s) - 1))[rows]
-        requests = requests.set_column(requests.column_names.index("arrival_s"), "arrival_s", pa.array(np.cumsum(gaps_s) - gaps_s[0]))
+        arrival_s = joined_arrivals(trace.requests["arrival_s"].to_numpy(), rows)
+        requests = requests.set_column(requests.column_names.index("arrival_s"), "arrival_s", pa.array(arrival_s))
     return build_trace(name=trace.name, requests=requests, provenance=trace.provenance, expert_load=trace.expert_load)
+
+
+def joined_arrivals(arrival_s: Floats, rows: Counts) -> Floats:
+    """Return when drawn `rows` [n] of arrivals [n] (ascending) arrive, from 0 on: each as long after the one before it as it was."""
+    span_s = float(arrival_s[-1] - arrival_s[0])
+    gaps_s = np.diff(arrival_s, prepend=arrival_s[0] - span_s / max(1, len(arrival_s) - 1))[rows]
+    joined: Floats = np.cumsum(gaps_s) - gaps_s[0]
+    return joined
 
 
 def drawn_rows(draw: BlockDraw, replicate: int) -> Counts:
