@@ -5,7 +5,8 @@
 19,366 requests at 0.65 times the recorded speed, lengths rotated against arrivals in each trial, on a server whose step takes 10 ms +
 60 us a token + 60 us a sequence + 0.1 us a key in the cache; 1,024 tokens and 96 sequences a step. Kernels with known times: both arms
 have the error that timings leave, drawn alike. The candidate's steps are slower, so that the long-run p99 of TTFT or TPOT, pooled over 40
-rotations, rises by 3 or 5 %. (Without a slowdown and without an error of its own the candidate is the baseline, and is released.)
+rotations, rises by 3 %, or one of them by 5 % and the other by less. (Without a slowdown and without an error of its own the candidate
+is the baseline, and is released.)
 Needs the trace in ../shared beside the checkout.
 """
 
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from modelled_rates import MARGIN, PERCENT, Judged, judge_draw, rates_of, step_error
-from rate_table import markdown
+from rate_table import Rate, markdown
 from synthetic_servers import Counts, Floats
 
 from gates.resimulation.errors import MEAN_TO_SD
@@ -151,6 +152,22 @@ def azure_trial(seed: int, slowdowns: list[float], number: int) -> list[list[Jud
     return judge_draw(rotated, slowdowns, ERROR, draw)
 
 
+def chosen_slowdowns(pool: ProcessPoolExecutor) -> list[float]:
+    """Return each metric's slowdown to the margin, then the one that takes neither metric beyond +5 %."""
+    goals = [(metric, shift) for shift in (MARGIN, 0.05) for metric in range(len(METRICS))]
+    found = list(pool.map(slowdown_for, goals))
+    return [*found[: len(METRICS)], min(found[len(METRICS) :])]
+
+
+def azure_rates(found: list[list[list[Judged]]]) -> list[Rate]:
+    """Return the rates of trials."""
+    rows = []
+    for metric, name in enumerate(METRICS):
+        trials = [{"S 3": one[metric][metric], "S 5": one[-1][metric]} for one in found]
+        rows += rates_of(SITUATION, name, trials, TARGETS)
+    return rows
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -162,14 +179,10 @@ def main() -> None:
     if not CONVERSATION.is_file():
         print(f"{CONVERSATION.name} is not beside the checkout")
         return
-    goals = [(metric, shift) for metric in range(len(METRICS)) for shift in (MARGIN, 0.05)]
     with ProcessPoolExecutor(chosen.workers) as pool:
-        slowdowns = list(pool.map(slowdown_for, goals))
+        slowdowns = chosen_slowdowns(pool)
         found = list(pool.map(partial(azure_trial, chosen.seed, slowdowns), range(chosen.trials)))
-    rows = []
-    for metric, name in enumerate(METRICS):
-        trials = [{"S 3": one[2 * metric][metric], "S 5": one[2 * metric + 1][metric]} for one in found]
-        rows += rates_of(SITUATION, name, trials, TARGETS)
+    rows = azure_rates(found)
     text = markdown(rows, f"python bench/azure_modelled.py --trials {chosen.trials} --seed {chosen.seed}", TITLES, METRICS)
     print(text)
     if chosen.out is not None:
