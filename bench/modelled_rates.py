@@ -7,7 +7,6 @@ long-run percentiles of a server without error, so that a slowdown is chosen on 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -138,9 +137,7 @@ def queue_trial(server: Server, seed: int, slowdowns: Mapping[str, float], numbe
     draw = stream(seed, f"error rates/modelled/{server}/{number}")
     queue = Queue(traffic=draw_traffic(server, REQUESTS, draw))
     judged = {situation: judge_draw(queue, list(slowdowns.values()), error, draw) for situation, error in ERRORS.items()}
-    return {
-        situation: {name: found for name, (found,) in zip(slowdowns, arms, strict=True)} for situation, arms in judged.items()
-    }
+    return {situation: {name: found for name, (found,) in zip(slowdowns, arms, strict=True)} for situation, arms in judged.items()}
 
 
 def rates_of(situation: str, server: str, trials: Sequence[Trial], targets: Sequence[float | None]) -> list[Rate]:

@@ -23,7 +23,14 @@ def both(trace, table, factors=None):
     """Return the headlines of a whole run and of sums."""
     replayed = replay(trace, table, kernel_factors=factors)
     run = assemble(
-        trace=trace, table=table, replayed=replayed, model="m", hardware="h", mapping_digest="sha256:0", seed=0, kernel_factors=factors or {}
+        trace=trace,
+        table=table,
+        replayed=replayed,
+        model="m",
+        hardware="h",
+        mapping_digest="sha256:0",
+        seed=0,
+        kernel_factors=factors or {},
     )
     requests, sums = replay_sums(trace, table, kernel_factors=factors)
     return headline_of(run), headline_of_sums(requests, sums, table)

@@ -121,7 +121,9 @@ def test_a_kernel_of_one_arm_alone_has_its_full_error_there_once():
     table = table_of()
     names = [name for name in table.sequence_terms.column_names if not name.startswith("head.")]
     without = replace(
-        table, kernels=table.kernels.filter(pa.compute.not_equal(table.kernels["kernel"], "head")), sequence_terms=table.sequence_terms.select(names)
+        table,
+        kernels=table.kernels.filter(pa.compute.not_equal(table.kernels["kernel"], "head")),
+        sequence_terms=table.sequence_terms.select(names),
     )
     gone, come = errors_of(table, without)["head"], errors_of(without, table)["head"]
     full = MEAN_TO_SD * 0.5
@@ -149,9 +151,9 @@ def test_without_pairs_of_these_two_the_full_error_counts():
         assert (error.estimated, error.specific_sd) == (False, pytest.approx(MEAN_TO_SD * 0.5))
     device = device_of(calibration("a"), calibration("b", pairs=pairs))
     assert not errors_of(table_of(), new, device)["body"].estimated  # the baseline's is of the data sheet
-    assert not errors_of(calibrated(table_of(), "experts/a/bf16"), new, device_of(calibration("a", family="experts"), calibration("b", pairs=pairs)))[
-        "body"
-    ].estimated
+    assert not errors_of(
+        calibrated(table_of(), "experts/a/bf16"), new, device_of(calibration("a", family="experts"), calibration("b", pairs=pairs))
+    )["body"].estimated
 
 
 def test_pairs_within_one_calibration_are_of_shapes_that_ranks_split_and_of_nothing_else():
