@@ -179,6 +179,13 @@ def test_a_changed_kernel_that_one_arm_measured_has_its_full_error():
         assert (error.estimated, error.specific_sd) == (False, pytest.approx(MEAN_TO_SD * 0.5))
 
 
+def test_where_the_arms_expect_different_errors_of_a_kernel_the_larger_counts():
+    known, unknown = with_kernel(table_of(), "body", error_ratio=0.1), with_kernel(table_of(0.011), "body", error_ratio=0.4)
+    for old, new in ((known, unknown), (unknown, known)):
+        error = errors_of(old, new)["body"]
+        assert (error.shared_sd, error.specific_sd) == (pytest.approx(MEAN_TO_SD * 0.4), pytest.approx(MEAN_TO_SD * 0.4))
+
+
 def test_a_kernel_measured_for_part_of_its_time_has_that_part_of_each_error():
     table = table_of(limits=make_limits(max_batched_tokens=20))
     decode_rows = 21  # of the first phase; steps with prefill tokens are in the second, and not measured
