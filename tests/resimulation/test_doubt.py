@@ -113,7 +113,8 @@ def test_two_groups_with_nothing_between_are_told_as_bistable_with_their_share_a
         np.exp(0.01 * np.random.default_rng(1).exponential(1.0, 200)),
         np.linspace(0.9, 1.1, 200),
         [*np.linspace(0.999, 1.001, 195), *np.linspace(1.5, 1.51, 5)],  # too few for a mode
-        [*np.linspace(1.0, 1.2, 100), *np.linspace(1.25, 1.45, 100)],  # a gap smaller than the groups are wide
+        [*np.linspace(1.0, 1.2, 100), *np.linspace(1.25, 1.45, 100)],  # groups wider than they are apart
+        np.exp([*np.linspace(0.0, 0.1, 100), *np.linspace(0.12, 0.22, 100)]),  # a gap smaller than the groups spread
     ],
 )
 def test_one_group_a_tail_and_a_small_gap_are_no_two_modes(replicates):
