@@ -164,12 +164,19 @@ def test_of_a_metric_to_be_high_the_margin_is_below():
     assert "k0 to 3.6 % instead of 11 %" in sentence
 
 
-def test_the_model_is_not_blamed_where_it_does_not_forbid_the_decision():
-    assert doubt_of([0.05], 0.03, [0.1]) is None  # the traffic alone forbids it
-    assert doubt_of([0.002], 0.001, [0.1]) is None  # it is decided: inside the margin
-    assert doubt_of([0.02], 0.005, [0.1], centre=0.2) is None  # it is decided: worse
-    assert doubt_of([0.05], 0.005, [0.0]) is None  # no kernel changed
-    assert doubt_of([0.05], 0.005, [0.1], n=7) is None  # too few replicates to tell
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"slopes": [0.05], "traffic": 0.03, "sds": [0.1]},  # the traffic alone forbids it
+        {"slopes": [0.002], "traffic": 0.001, "sds": [0.1]},  # it is decided: inside the margin
+        {"slopes": [0.02], "traffic": 0.005, "sds": [0.1], "centre": 0.2},  # it is decided: worse
+        {"slopes": [0.05], "traffic": 0.005, "sds": [0.0]},  # no kernel changed
+        {"slopes": [0.05], "traffic": 0.005, "sds": [0.1], "n": 7},  # too few replicates to tell
+    ],
+)
+def test_the_model_is_not_blamed_where_it_does_not_forbid_the_decision(case):
+    doubt = doubt_of(**case)
+    assert doubt is None or doubt[0] != "model_error_too_large"
 
 
 def test_the_doubt_is_the_reason_of_an_undecided_claim():
