@@ -16,10 +16,12 @@ from gates.statistics.blocks import block_length, draw_blocks
 from replay.assembly.assemble import assemble
 from replay.assembly.headline import Headline, headline_of
 from replay.assembly.percentile import percentile
+from replay.catalog.hardware import read_hardware
 from replay.execution.engine import replay
+from replay.pipeline import Replayer
 from replay.provenance import Load
 from replay.seeds import stream
-from tests.models import mapping
+from tests.models import LLAMA_8B, mapping
 from tests.resimulation.resimulated_cells import BASELINE, CANDIDATE, P95, TILED, planned, replayer_on, traffic
 from tests.runs import make_run
 
@@ -212,3 +214,14 @@ def test_points_are_the_product_s_percentiles_means_and_ratios_of_sums():
     assert mfu == (pytest.approx(0.6), pytest.approx(0.5))
     idle = replace(arms[1], sums={("all", "time_s"): 0.0, ("all", "flops"): 0.0})
     assert math.isnan(measure_points(specs, None, arms[0], idle)[1][1])
+
+
+@pytest.mark.parametrize(("lines", "estimated"), [(("[parallelism]", "tensor = 2"), True), (("[gemm]", "tile = [64, 64, 64]"), False)])
+def test_pairs_of_shapes_that_ranks_split_count_where_the_ranks_change_and_not_where_the_tile_does(lines, estimated):
+    replayer = Replayer(trace=traffic(n=30), model=LLAMA_8B, hardware=read_hardware("a100-sxm-80gb"), seed=1)
+    batching = ("[batching]", "max_running = 16", "max_batched_tokens = 256", "max_context_tokens = 4096")
+    arms = mapping(*batching), mapping(*batching, *lines)
+    found = resimulate(planned(replayer, baseline=arms[0]), replayer, arms, jobs=1, settled=lambda found: True)
+    [product] = [error for error in found.errors if error.kernel == "down_proj"]
+    assert (product.changed, product.estimated) == (True, estimated)
+    assert (product.specific_sd < product.shared_sd) == estimated
