@@ -44,7 +44,7 @@ def agree(whole, summed):
         assert value == pytest.approx(whole.sums[key], rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(replay_cases(compiles=True) | crowded_cases(), FACTORS)
 def test_sums_over_steps_give_the_headline_of_the_whole_run(case, factors):
     """With preemption by recomputation and by swaps, prefixes found again, asynchronous scheduling, and requests that never fit."""
@@ -53,13 +53,13 @@ def test_sums_over_steps_give_the_headline_of_the_whole_run(case, factors):
     agree(*both(trace, table, factors))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(replay_cases(powered=True))
 def test_sums_hold_where_power_changes_the_clock(case):
     agree(*both(*case))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(crowded_cases(async_scheduling=True, prefix_cache=True, preemption="recompute"))
 def test_recomputed_tokens_count_once_also_where_prefixes_are_found_again(case):
     whole, summed = both(*case)

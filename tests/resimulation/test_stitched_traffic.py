@@ -36,7 +36,7 @@ def drawn(draw):
     return trace, draw_blocks(len(gaps), length=length, replicates=2, generator=generator)
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(drawn())
 def test_rows_are_the_drawn_ones_in_their_order(case):
     trace, blocks = case
@@ -50,7 +50,7 @@ def test_rows_are_the_drawn_ones_in_their_order(case):
     assert found["request_id"].to_pylist() == [str(place) for place in range(blocks.n)]
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(drawn())
 def test_each_request_comes_as_long_after_the_one_before_it_as_it_did(case):
     trace, blocks = case

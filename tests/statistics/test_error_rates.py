@@ -116,7 +116,7 @@ def test_the_table_sets_servers_beside_each_other_and_leaves_out_what_was_not_me
 def test_a_seed_fixes_a_modelled_trial_and_its_shifts_are_seen_in_their_order(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCH))
     modelled = importlib.import_module("modelled_rates")
-    monkeypatch.setattr(modelled, "REPLICATES", 40)
+    monkeypatch.setattr(modelled, "REPLICATES", 20)
     slowdowns = {"S 0": 0.0, "S 5": 0.03}
     first = modelled.queue_trial("batch", 3, slowdowns, 1)
     assert first == modelled.queue_trial("batch", 3, slowdowns, 1)
