@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from gates.claim import ClaimSpec
-from gates.measure.requests import pair_key, pair_requests
+from gates.measure.requests import members_of, read_metric
 from gates.policy import SloLimits
+from gates.statistics.blocks import Floats
 from replay.assembly.headline import Headline
 from replay.assembly.layers import ALL_LAYERS
 from replay.assembly.percentile import percentile
@@ -21,25 +22,30 @@ NO_POINT: Point = (math.nan, math.nan)
 
 def measure_points(specs: Sequence[ClaimSpec], slo: SloLimits | None, baseline: Headline, candidate: Headline) -> list[Point]:
     """Return the figures of each claim on two replays; a metric over requests is over those that have it in both arms."""
-    pairs = {
-        pair_key(spec): pair_requests(spec, slo, baseline.requests, candidate.requests)
-        for spec in specs
-        if spec.definition.basis != "window_ratio"
+    tables = (baseline.requests, candidate.requests)
+    of_requests = [spec for spec in specs if spec.definition.basis != "window_ratio"]
+    metrics = {
+        column: [read_metric(table, column, slo) for table in tables]
+        for column in dict.fromkeys(spec.definition.column for spec in of_requests)
     }
+    strata = {stratum: members_of(stratum, tables[0]) for stratum in dict.fromkeys(spec.stratum for spec in of_requests)}
     points = []
     for spec in specs:
         if spec.definition.basis == "window_ratio":
             points.append(_window_point(spec, baseline, candidate))
             continue
-        pair = pairs[pair_key(spec)]
-        arms = [arm[pair.members] for arm in pair.arms]
-        if not len(arms[0]):
-            points.append(NO_POINT)
-        elif spec.percentile is None:
-            points.append((float(np.mean(arms[0])), float(np.mean(arms[1]))))
-        else:
-            points.append((percentile(arms[0], spec.percentile), percentile(arms[1], spec.percentile)))
+        (before, there), (after, also_there) = metrics[spec.definition.column]
+        members = there & also_there & strata[spec.stratum]
+        points.append(_request_point(spec.percentile, before[members], after[members]))
     return points
+
+
+def _request_point(percent: float | None, before: Floats, after: Floats) -> Point:
+    if not len(before):
+        return NO_POINT
+    if percent is None:
+        return float(np.mean(before)), float(np.mean(after))
+    return percentile(before, percent), percentile(after, percent)
 
 
 def _window_point(spec: ClaimSpec, baseline: Headline, candidate: Headline) -> Point:

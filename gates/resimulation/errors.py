@@ -38,7 +38,7 @@ class KernelError:
 
     kernel: str
     shared_sd: float
-    """Of the factor that a kernel of this name has in either arm."""
+    """Of the factor that a kernel of this name has in either arm; 0 for one that the baseline lacks."""
     specific_sd: float
     """Of the candidate's own factor on top; 0 for a kernel that did not change."""
     changed: bool
@@ -76,7 +76,7 @@ def _kernel_error(name: str, baseline: Arm, candidate: Arm, fits: Mapping[str, F
     there = [arm for arm in (baseline, candidate) if name in arm.kernels]
     measured_ratio = min(arm.measured_ratio.get(name, 0.0) for arm in there)
     full = max(arm.kernels[name]["error_ratio"] for arm in there)
-    shared_sd = MEAN_TO_SD * _mixed(measured_ratio, MEASURED_ERROR_RATIO, full)
+    shared_sd = MEAN_TO_SD * _mixed(measured_ratio, MEASURED_ERROR_RATIO, full) if before is not None else 0.0
     if after is None or (before is not None and _alike(baseline.table, candidate.table, before, after)):
         return KernelError(kernel=name, shared_sd=shared_sd, specific_sd=0.0, changed=False, estimated=True)
     of_ratio = _ratio_error(before, after, fits, split)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 
-from gates.statistics.blocks import BlockDraw, Counts
-from replay.ingress.trace import Trace, build_trace
+from gates.statistics.blocks import BlockDraw, Counts, Floats
+from replay.ingress.trace import TRACE_SCHEMA, Trace
+from replay.provenance import digest_document
 
 
 def can_stitch(trace: Trace) -> bool:
@@ -20,17 +23,28 @@ def stitched(trace: Trace, draw: BlockDraw, replicate: int) -> Trace:
 
     A request keeps its gap to the one before it, so that bursts and lengths stay together and the server is never restarted between
     blocks; the first request has the mean gap, for nothing comes before it. Prefix blocks stay: a request that is drawn twice finds more of
-    them cached, which holds for both arms. Prefix of the ids: the place in the replicate.
+    them cached, which holds for both arms. Ids are places in the replicate; the digest is of the trace's and the blocks, not of the rows.
     """
     rows = drawn_rows(draw, replicate)
     requests = trace.requests.take(pa.array(rows))
-    ids = pa.array([str(place) for place in range(len(rows))], pa.string())
-    requests = requests.set_column(requests.column_names.index("request_id"), "request_id", ids)
+    requests = _with_column(requests, "request_id", pa.array(np.arange(len(rows))).cast(pa.string()))
     if trace.has_arrivals:
-        arrival_s = trace.requests["arrival_s"].to_numpy()
-        gaps_s = np.diff(arrival_s, prepend=-trace.span_s / max(1, len(arrival_s) - 1))[rows]
-        requests = requests.set_column(requests.column_names.index("arrival_s"), "arrival_s", pa.array(np.cumsum(gaps_s) - gaps_s[0]))
-    return build_trace(name=trace.name, requests=requests, provenance=trace.provenance, expert_load=trace.expert_load)
+        arrival_s = joined_arrivals(trace.requests["arrival_s"].to_numpy(), rows)
+        requests = _with_column(requests, "arrival_s", pa.array(arrival_s))
+    digest = digest_document([trace.digest, draw.starts[replicate].tolist(), draw.lengths.tolist()])
+    return replace(trace, requests=requests, digest=digest)
+
+
+def _with_column(requests: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    return requests.set_column(requests.column_names.index(name), TRACE_SCHEMA.field(name), values)
+
+
+def joined_arrivals(arrival_s: Floats, rows: Counts) -> Floats:
+    """Return when drawn `rows` [n] of arrivals [n] (ascending) arrive, from 0 on: each as long after the one before it as it was."""
+    span_s = float(arrival_s[-1] - arrival_s[0])
+    gaps_s = np.diff(arrival_s, prepend=arrival_s[0] - span_s / max(1, len(arrival_s) - 1))[rows]
+    joined: Floats = np.cumsum(gaps_s) - gaps_s[0]
+    return joined
 
 
 def drawn_rows(draw: BlockDraw, replicate: int) -> Counts:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from replay.errors import InvariantError, TraceError
 from replay.execution.admission import FITS, rejections
@@ -162,8 +163,10 @@ def _serve(
     cache = new_cache(trace, sequences["total_tokens"], table)
     power = new_power(table, kernel_factors, RECORD_STEPS)
     powered = _run(sequences, costs, new_arrays(len(sequences), table, cache), power, steps, gaps)
-    served = np.zeros(requests.num_rows, dtype=SEQUENCE)
-    served[order] = sequences
+    served = sequences
+    if not np.array_equal(order, np.arange(requests.num_rows)):
+        served = np.zeros(requests.num_rows, dtype=SEQUENCE)
+        served[order] = sequences
     return requests_table(requests, fits, served, replica=np.zeros(len(fits), dtype=np.int64)), powered
 
 
@@ -193,9 +196,10 @@ def _run(
         outcome = loop.run_steps(sequences, *arrays, tuple(costs), record, power and tuple(power), np.inf)
         powered.drain(arrays.state)
         steps.drain(record, arrays.state, len(sequences))
-        recorded = drain_gaps(arrays)
-        if gaps is not None:
-            gaps.add(recorded)
+        if gaps is None:
+            arrays.state["token_gaps"] = 0
+        else:
+            gaps.add(drain_gaps(arrays))
     if outcome == loop.STUCK:
         raise InvariantError(f"the replay stopped at {arrays.state['clock_s'][0]} s with requests waiting and nothing that can run")
     return powered
@@ -241,7 +245,7 @@ def requests_table(
 
     columns = {
         **{name: requests[name] for name in ("request_id", "arrival_s", "prompt_tokens", "output_tokens")},
-        "status": pa.array(np.where(fits, COMPLETED, NEVER_FITS)),
+        "status": pc.if_else(pa.array(fits), COMPLETED, NEVER_FITS),
         "replica": column(replica),
         "sent_s": column(served["arrival_s"]),
         "first_scheduled_s": column(served["first_scheduled_s"]),
