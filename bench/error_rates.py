@@ -1,8 +1,9 @@
-"""Error rates of the gate's statistics for measured runs, on two synthetic servers whose truth is known.
+"""Error rates of the gate's statistics, on two synthetic servers whose truth is known.
 
-    python bench/error_rates.py [--trials 300] [--seed 1] [--out FOLDER] [--workers 2]
+    python bench/error_rates.py [--trials 300] [--seed 1] [--parts measured modelled] [--out FOLDER] [--workers 2]
 
-Each trial draws traffic and noise anew; a regression is injected with a known shift of p99. Decision at one-sided 95 %: RELEASE if
+Modelled runs: `modelled_rates.py`, with which the table ends (`--parts modelled`: that alone). Of measured ones:
+each trial draws traffic and noise anew; a regression is injected with a known shift of p99. Decision at one-sided 95 %: RELEASE if
 the upper bound of the ratio is below 1.03, else ROLLBACK if the lower bound is above 1, else INCONCLUSIVE. Regressions: U all
 latencies x (1 + delta); S every step slower, so that the long-run p99 rises by delta; T only the tail; B only the bulk, p99
 unchanged. A target is met unless the 95 % Wilson interval of the rate excludes it. Prints a markdown table; `--out` also writes
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
+from modelled_rates import TITLES as MODELLED_TITLES
+from modelled_rates import measure_modelled
 from rate_table import Rate, markdown, rate_of
 from synthetic_servers import Floats, Served, Server, Traffic, bulk_only, draw_noise, draw_traffic, serve, slowdown_for, tail_only
 
@@ -48,6 +51,7 @@ TITLES: dict[str, str] = {
     "pair_run_effect": "one pair with step times, 1 % run effect, 1 % assumed",
     "runs_steps": "5 runs per arm, 1 % run effect, step times",
     "runs_plain": "5 runs per arm, 1 % run effect, no step times",
+    **MODELLED_TITLES,
 }
 SERVERS: dict[str, str] = {"mg1": "M/G/1", "batch": "batch queue"}
 RATES = ("false rollback at 0", "false release at the margin", "release at 0", "rollback at +5 %")
@@ -262,19 +266,21 @@ def flips_of(server: Server, trials: list[dict[str, Trial]]) -> list[Rate]:
     return rows
 
 
-def measure(server: Server, trials: int, seed: int, workers: int) -> list[Rate]:
-    """Return every rate of a server."""
+def measure(server: Server, trials: int, seed: int, pool: ProcessPoolExecutor) -> list[Rate]:
+    """Return every rate of measured runs on a server."""
     slowdowns = {name: slowdown_for(server, SHIFTS[name], PERCENT) for name in ("S 3", "S 5")}
     inputs = Inputs(server=server, seed=seed, slowdowns=slowdowns)
-    with ProcessPoolExecutor(workers) as pool:
-        pairs = list(pool.map(partial(pair_trial, inputs), range(trials), chunksize=5))
-        arms = list(pool.map(partial(runs_trial, inputs), range(trials), chunksize=5))
+    pairs = list(pool.map(partial(pair_trial, inputs), range(trials), chunksize=5))
+    arms = list(pool.map(partial(runs_trial, inputs), range(trials), chunksize=5))
     runs = [judged_runs(inputs, arms, number) for number in range(trials)]
     rows: list[Rate] = []
     for situation in get_args(Situation):
         source = runs if situation.startswith("runs_") else pairs
         rows += rates_of(situation, server, [trial[situation] for trial in source])
     return rows + flips_of(server, pairs)
+
+
+PARTS = {"measured": measure, "modelled": measure_modelled}
 
 
 def main() -> None:
@@ -284,10 +290,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--servers", nargs="+", default=list(get_args(Server)))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
-    # Rows of other sources (modelled runs, a replayed trace) join this list; their situations and servers join TITLES and SERVERS.
-    rows = [row for server in chosen.servers for row in measure(server, chosen.trials, chosen.seed, chosen.workers)]
+    with ProcessPoolExecutor(chosen.workers) as pool:
+        rows = [row for part in chosen.parts for server in chosen.servers for row in PARTS[part](server, chosen.trials, chosen.seed, pool)]
     command = f"python bench/error_rates.py --trials {chosen.trials} --seed {chosen.seed}"
     text = markdown(rows, command, TITLES, SERVERS)
     print(text)

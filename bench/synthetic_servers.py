@@ -134,11 +134,14 @@ def serve(traffic: Traffic, log_factors: Floats, *, edges: Floats | None = None,
     return Served(latencies=latencies, heads=heads, modelled=modelled)
 
 
-def slowdown_for(server: Server, shift: float, percent: float) -> float:
-    """Return the log factor on every step time that moves the long-run percentile by log(1 + shift), by secants on 4,000,000 requests."""
+def slowdown_for(server: Server, shift: float, percent: float, *, noisy: bool = True) -> float:
+    """Return the log factor on every step time that moves the long-run percentile by log(1 + shift), by secants on 4,000,000 requests.
+
+    Without noise: that of a model of the server, whose steps take what they should.
+    """
     draw = stream(0, f"synthetic/slowdown/{server}")
     traffic = draw_traffic(server, LONG_RUN_REQUESTS, draw)
-    noise = draw_noise(LONG_RUN_REQUESTS, draw)
+    noise = draw_noise(LONG_RUN_REQUESTS, draw) if noisy else np.zeros(LONG_RUN_REQUESTS)
     plain = percentile(serve(traffic, noise).latencies, percent)
     slowdown = 0.5 * np.log1p(shift)
     for _ in range(4):

@@ -104,6 +104,8 @@ class Claim:
     blocking: bool
     adjusted_p: float | None
     """Holm-adjusted one-sided p-value of "no worse than the baseline", over the cell's blocking claims."""
+    flip_ratio: float | None = None
+    """Share of the paired replays that lie on the other side of the margin's end than the recorded trace's own."""
     warnings: tuple[str, ...] = ()
     reason_code: str | None = None
     """Why it is undecided, for machines; None once it is decided."""

@@ -121,9 +121,9 @@ def _contents(
     yield from files.items()
     for folder, cell in _named(cells):
         yield f"{folder}/requests.parquet", parquet_bytes(paired_requests(cell.baseline, cell.candidate))
-        yield f"{folder}/steps.csv", _csv([_step_totals(arm, run) for arm, run in _arms(cell)])
+        yield f"{folder}/steps.csv", csv_bytes([_step_totals(arm, run) for arm, run in _arms(cell)])
         layers = [{"arm": arm, **row} for arm, run in _arms(cell) for row in run.layers.to_pylist()]
-        yield f"{folder}/layers.csv", _csv(layers)
+        yield f"{folder}/layers.csv", csv_bytes(layers)
         for name, content in cell.files.items():
             yield f"{folder}/{name}", _file_bytes(name, content)
 
@@ -166,7 +166,7 @@ def _step_totals(arm: str, run: Run) -> Document:
 def _file_bytes(name: str, content: bytes | pa.Table) -> bytes:
     if isinstance(content, bytes):
         return content
-    return _csv(content.to_pylist()) if name.endswith(".csv") else parquet_bytes(content)
+    return csv_bytes(content.to_pylist()) if name.endswith(".csv") else parquet_bytes(content)
 
 
 def _claims_csv(claims: Iterable[Claim]) -> bytes:
@@ -176,14 +176,14 @@ def _claims_csv(claims: Iterable[Claim]) -> bytes:
         interval = row.pop("interval") or {}
         row |= {f"interval_{name}": interval.get(name) for name in ("lower", "upper", "confidence")}
         rows.append(row | {"warnings": "; ".join(claim.warnings)})
-    return _csv(rows)
+    return csv_bytes(rows)
 
 
-def _csv(rows: Sequence[Document]) -> bytes:
-    """Return rows as CSV with a header (nothing at all without rows); a missing value is an empty field."""
+def csv_bytes(rows: Sequence[Document]) -> bytes:
+    """Return rows as CSV with a header of all their columns (nothing at all without rows); a missing value is an empty field."""
     text = io.StringIO(newline="")
     if rows:
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(text, fieldnames=list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     return text.getvalue().encode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,8 @@ from replay.errors import EvidenceError
 from replay.pipeline import Replayer, TableCache
 
 if TYPE_CHECKING:
+    from gates.claim import Claim
+    from gates.resimulation.judging import Judged
     from replay.assembly.run import Run
     from replay.specs.mapping import MappingSpec
 
@@ -38,6 +40,8 @@ class JudgedCell:
     baseline: Run
     candidate: Run
     verdict: CellVerdict
+    measure_next: Mapping[str, Sequence[Mapping[str, str | int]]]
+    """Kernel shapes whose timing would decide what the model's error leaves open, by kind of measurement file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +113,8 @@ def _recorded_cell(request: GateRequest, arm: Arm, record: RecordedCell) -> Cell
 def _judge_cell(
     request: GateRequest, progress: Progress, cell: Cell, planned: PlannedCell, replayer: Replayer, baseline: Run
 ) -> JudgedCell:
+    from gates.resimulation.judging import judge_by_replays
+
     unused = unused_measurements(cell, [replayer.table(arm.mapping) for arm in (request.baseline, request.candidate)])
     own = (*request.findings, *foreign_records(request, cell), *unused)
 
@@ -123,13 +129,25 @@ def _judge_cell(
         )
         return (*own, *run_checks(evidence))
 
-    def judgement_of(mapping: MappingSpec, run: Run) -> Judgement:
-        claims = judge(planned, baseline, run)
+    def judged(mapping: MappingSpec, run: Run, claims: tuple[Claim, ...]) -> Judgement:
         decision, basis = decide_cell(claims, findings_on(mapping, run))
         return Judgement(decision=decision, basis=basis, claims=claims)
 
+    def by_replays(mapping: MappingSpec) -> Judged:
+        jobs = max(1, request.jobs // len(request.cells))
+        return judge_by_replays(planned, replayer, (request.baseline.mapping, mapping), jobs)
+
+    def screened(mapping: MappingSpec, run: Run) -> Judgement:
+        return judged(mapping, run, judge(planned, baseline, run))
+
+    def confirmed(mapping: MappingSpec, run: Run) -> Judgement:
+        return judged(mapping, run, by_replays(mapping).claims)
+
     candidate = replayer.run(request.candidate.mapping)
-    judgement, findings = judgement_of(request.candidate.mapping, candidate), findings_on(request.candidate.mapping, candidate)
+    progress(f"{cell.trace.name} on {cell.hardware.name}: replaying both arms on draws of its traffic, with errors of the hardware model")
+    found = by_replays(request.candidate.mapping)
+    judgement = judged(request.candidate.mapping, candidate, found.claims)
+    findings = (*findings_on(request.candidate.mapping, candidate), *found.findings(), *_cited(request, planned.spec))
     if judgement.basis in ("regression", "inconclusive"):
         progress(f"{cell.trace.name} on {cell.hardware.name}: {judgement.basis}; looking for the cause")
     arm = request.candidate
@@ -139,14 +157,20 @@ def _judge_cell(
         candidate=arm.mapping,
         judgement=judgement,
         findings=findings,
-        judge=judgement_of,
+        judge=screened,
+        confirm=confirmed,
         owners=request.owners,
         mapping_file=_mapping_file(arm),
     )
     verdict = cell_verdict(
         planned.spec, judgement.claims, findings, cause=find_cause(question), sustained=sustained_figures(baseline, candidate)
     )
-    return JudgedCell(replayer=replayer, baseline=baseline, candidate=candidate, verdict=verdict)
+    return JudgedCell(replayer=replayer, baseline=baseline, candidate=candidate, verdict=verdict, measure_next=found.measure_next)
+
+
+def _cited(request: GateRequest, spec: CellSpec) -> Iterator[Finding]:
+    if request.selfcheck is not None:
+        yield request.selfcheck.finding(spec, request.policy, request.as_of)
 
 
 def _mapping_file(arm: Arm) -> MappingFile | None:
@@ -166,6 +190,8 @@ def _inputs(request: GateRequest) -> Iterator[InputRecord]:
             yield InputRecord(role=role, name=name, digest=digest)
     yield from _measurement_records(request)
     yield InputRecord(role="policy", name=request.policy_name, digest=request.policy.digest)
+    if request.selfcheck is not None:
+        yield InputRecord(role="selfcheck", name=request.selfcheck.name, digest=request.selfcheck.digest)
     if request.owners_name is not None and request.owners_digest is not None:
         yield InputRecord(role="owners", name=request.owners_name, digest=request.owners_digest)
 

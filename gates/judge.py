@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def judge(cell: PlannedCell, baseline: Run, candidate: Run) -> tuple[Claim, ...]:
-    """Return every planned claim of the cell with its evidence and outcome, in the plan's order.
+    """Return every planned claim of the cell with its evidence and outcome, in the plan's order, from resamples of the two runs.
 
     A claim whose data are missing or too few is undecided, never dropped and never held.
 
@@ -33,6 +33,8 @@ def judge(cell: PlannedCell, baseline: Run, candidate: Run) -> tuple[Claim, ...]
 
 def judge_measured(cell: PlannedCell, measured: Sequence[Measured]) -> tuple[Claim, ...]:
     """Return every planned claim of the cell with its outcome, from figures in the plan's order."""
+    from gates.measure.compared import compare_claim
+
     compared = [compare_claim(cell, claim, figures) for claim, figures in zip(cell.claims, measured, strict=True)]
     adjusted = _adjusted_p(cell, measured, compared)
     rows = zip(cell.claims, measured, compared, adjusted, strict=True)
@@ -45,29 +47,6 @@ def unmeasured(cell: PlannedCell, why: str) -> tuple[Claim, ...]:
 
     measured = Measured(problem=("metric_absent", why))
     return tuple(_claim(cell, claim, measured, None, None) for claim in cell.claims)
-
-
-def compare_claim(cell: PlannedCell, claim: PlannedClaim, measured: Measured) -> Comparison | None:
-    """Return the comparison of a claim's figures, None where it has none."""
-    from gates.statistics.compare import compare, judged
-
-    if measured.baseline is None or measured.candidate is None:
-        return None
-    definition = claim.spec.definition
-    if measured.estimate is not None:
-        margin = claim.spec.margin * (measured.baseline if definition.scale != measured.estimate.scale else 1.0)
-        return judged(measured.estimate, lower_is_better=definition.direction == "lower", margin=margin)
-    if measured.replicates is None:
-        return None
-    return compare(
-        measured.baseline,
-        measured.candidate,
-        *measured.replicates,
-        lower_is_better=definition.direction == "lower",
-        by_ratio=definition.scale == "ratio",
-        margin=claim.spec.margin,
-        alpha=cell.policy.alpha,
-    )
 
 
 def _adjusted_p(cell: PlannedCell, measured: Sequence[Measured], compared: Sequence[Comparison | None]) -> list[float | None]:
@@ -108,6 +87,8 @@ def _decide(measured: Measured, comparison: Comparison | None, adjusted_p: float
 
 
 def _undecided(measured: Measured, comparison: Comparison, adjusted_p: float | None) -> _Decision:
+    if measured.doubt is not None:
+        return _Decision(outcome="undecided", reason_code=measured.doubt[0], reason=measured.doubt[1])
     n_needed, runs_needed, more = _more(measured, comparison)
     undecided = _Decision(outcome="undecided", n_needed=n_needed, runs_needed=runs_needed)
     interval = f"{comparison.lower:.4g} to {comparison.upper:.4g}"
@@ -166,19 +147,27 @@ def _claim(cell: PlannedCell, planned: PlannedClaim, measured: Measured, compari
         method=measured.method,
         n=measured.n,
         n_beyond=measured.n_beyond,
-        replicates=cell.policy.replicates if comparison is not None and measured.is_resampled else 0,
+        replicates=_replicates_count(cell, measured) if comparison is not None else 0,
         minimum_detectable_effect=None if comparison is None else comparison.minimum_detectable_effect,
         disproof_criterion=planned.disproof_criterion,
         rollback_boundary=planned.rollback_boundary,
         outcome=decision.outcome,
         blocking=spec.blocking,
         adjusted_p=adjusted_p,
+        flip_ratio=measured.flip_ratio,
         warnings=_warnings(planned, measured, comparison),
         reason_code=decision.reason_code,
         reason=decision.reason,
         n_needed=decision.n_needed,
         runs_needed=decision.runs_needed,
     )
+
+
+def _replicates_count(cell: PlannedCell, measured: Measured) -> int:
+    """Return the resamples or replays behind a claim's interval, 0 where a t interval needs none."""
+    if measured.replicates is not None:
+        return len(measured.replicates[0])
+    return cell.policy.replicates if measured.is_resampled else 0
 
 
 def _point(measured: Measured) -> tuple[float | None, float | None]:

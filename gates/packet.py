@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gates.evidence import CellEvidence, write_evidence
+from gates.evidence import CellEvidence, csv_bytes, write_evidence
 from gates.gate import GateResult, JudgedCell
 from replay import documents
 from replay.mapping_sheet import StepShape, mapping_sheet
@@ -30,8 +31,20 @@ def write_packet(result: GateResult, folder: Path) -> Document:
         files={
             "baseline-mapping.json": documents.pretty_json(result.request.baseline.mapping.to_document()).encode(),
             "candidate-mapping.json": documents.pretty_json(result.request.candidate.mapping.to_document()).encode(),
+            **_measure_next(result.cells),
         },
     )
+
+
+def _measure_next(cells: Sequence[JudgedCell]) -> dict[str, bytes]:
+    """Return the files of kernel shapes to time, over all cells."""
+    from gates.resimulation.measure_next import as_files
+
+    kinds: dict[str, dict[tuple[tuple[str, str | int], ...], dict[str, str | int]]] = {}
+    for cell in cells:
+        for kind, rows in cell.measure_next.items():
+            kinds.setdefault(kind, {}).update({tuple(row.items()): dict(row) for row in rows})
+    return {name: csv_bytes(rows) for name, rows in as_files({kind: list(rows.values()) for kind, rows in kinds.items()}).items()}
 
 
 def typical_steps(run: Run, limits: StepLimits) -> tuple[StepShape, ...]:

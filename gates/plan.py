@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from replay.assembly.run import Run
 
 METHOD = "paired_circular_block_bootstrap"
+RESIMULATION_METHOD = "paired_resimulation"
 
 RULES: dict[str, str] = {
-    "method": METHOD,
+    "method": f"{RESIMULATION_METHOD} where blocks of the trace can follow one another in any order, else {METHOD}",
+    "resimulation": "each replicate joins circular blocks of (gap, request) to one continuous trace and replays both arms on it; "
+    "a kernel's error that both arms share is the same draw in both, that of a changed kernel's ratio is drawn for the candidate alone",
     "interval": "percentile method; two one-sided bounds at alpha",
     "percentile_definition": "the order statistic of rank ceil(n * percentile / 100), counted from 1",
     "pairing": "by position in the trace; one draw of blocks for both arms and for all metrics, percentiles and strata",
@@ -32,7 +35,8 @@ RULES: dict[str, str] = {
     "of its percentiles and judged as a finding",
     "zero_baseline_rule": "where the baseline is 0, or reaches 0 in a resample, the claim is compared by difference, "
     "against margin x baseline",
-    "extension_rule": "none",
+    "extension_rule": "from resimulations once to max_resimulations where the sampling error of a blocking claim's bound reaches a value "
+    "that it is compared with and no other one is disproved beyond that",
     "minimum_detectable_effect": "(z of alpha + z of 80 % power) x standard deviation over the replicates, of the log ratio or "
     "of the difference",
 }
@@ -116,6 +120,8 @@ class Plan:
             "seed": str(self.seed),
             "alpha": policy.alpha,
             "replicates": policy.replicates,
+            "resimulations": policy.resimulations,
+            "max_resimulations": policy.max_resimulations,
             "blocks": policy.blocks,
             "minimum_beyond": policy.minimum_beyond,
             "warning_beyond": policy.warning_beyond,

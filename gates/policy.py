@@ -37,6 +37,8 @@ class PolicySpec:
 
     alpha: float
     replicates: int
+    resimulations: int
+    max_resimulations: int
     blocks: int
     minimum_beyond: int
     warning_beyond: int
@@ -114,9 +116,9 @@ class _Policy:
         slo, slo_claims = self._slo(figures.get("slo"))
         claims += slo_claims
         self._check_claims(claims, layer_claims)
-        scalars = ("alpha", "replicates", "blocks", "minimum_beyond", "warning_beyond", "minimum_windows", "allow_synthetic")
+        scalars = ("alpha", "replicates", "resimulations", "max_resimulations", "blocks", "minimum_beyond", "warning_beyond")
         return PolicySpec(
-            **{key: figures[key] for key in scalars},
+            **{key: figures[key] for key in (*scalars, "minimum_windows", "allow_synthetic")},
             prompt_bin_edges_tokens=tuple(figures["prompt_bin_edges_tokens"]),
             claims=tuple(claims),
             layer_claims=tuple(layer_claims),
@@ -179,6 +181,9 @@ class _Policy:
         if not 0 <= figures["max_rejected_ratio"] < 1:
             got = f"max_rejected_ratio is {figures['max_rejected_ratio']}"
             raise SpecError(self._at(("max_rejected_ratio",)), got, "a fraction of the requests from 0 and below 1", "write 0.01 for 1 %")
+        if figures["max_resimulations"] < figures["resimulations"]:
+            got = f"max_resimulations is {figures['max_resimulations']} and resimulations is {figures['resimulations']}"
+            raise SpecError(self._at(("max_resimulations",)), got, "max_resimulations >= resimulations", "raise max_resimulations")
         if figures["warning_beyond"] < figures["minimum_beyond"]:
             got = f"warning_beyond is {figures['warning_beyond']} and minimum_beyond is {figures['minimum_beyond']}"
             raise SpecError(self._at(("warning_beyond",)), got, "warning_beyond >= minimum_beyond", "raise warning_beyond")

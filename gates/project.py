@@ -31,6 +31,7 @@ class Project:
     owners: str | None = None
     archive: str | None = None
     """Folder of earlier measured runs of one configuration."""
+    selfcheck: str | None = None
     out: str = DEFAULT_OUT
     seed: int = DEFAULT_SEED
 

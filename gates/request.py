@@ -15,6 +15,7 @@ from replay.specs.mapping import MappingSpec
 from replay.specs.model import ModelSpec
 
 if TYPE_CHECKING:
+    from gates.selfcheck.document import CitedSelfcheck
     from replay.ingress.measured.measured_run import MeasuredRun
     from replay.ingress.trace import Trace
 
@@ -75,6 +76,8 @@ class GateRequest:
     jobs: int = 1
     as_of: str | None = None
     """ISO time that ages are counted from, where the policy limits one or the command line gives it."""
+    selfcheck: CitedSelfcheck | None = None
+    """The self-check that the verdict cites."""
     findings: tuple[Finding, ...] = ()
     """About the inputs as a whole; they count in every cell."""
 

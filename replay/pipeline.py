@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from replay.assembly.assemble import Assembly, assemble
+from replay.assembly.headline import Headline, headline_of, headline_of_sums
 from replay.assembly.store_pieces import write_pieces
-from replay.execution.engine import replay
+from replay.execution.engine import has_sums, replay, replay_sums
 from replay.execution.step_costs import price_kernels
 from replay.execution.stream import PIECE_REQUESTS, replay_pieces
 from replay.lowering.select import plan_kernels
@@ -159,16 +160,31 @@ class Replayer(Compiler):
         known = self._runs.get(mapping.digest)
         return known or self._remember(self._runs, mapping.digest, self._replayed(mapping))
 
+    def headline(self, trace: Trace, mapping: MappingSpec, kernel_factors: Mapping[str, float], *, by_layer: bool) -> Headline:
+        """Return what a mapping's run on other traffic adds up to, with each kernel's whole time scaled; nothing of it is remembered.
+
+        Sums by layer type are there with `by_layer`, and where steps of several replicas or stages overlap.
+        """
+        table = self.table(mapping)
+        if by_layer or not has_sums(trace, table):
+            return headline_of(self._run_on(trace, mapping, kernel_factors))
+        requests, sums = replay_sums(trace, table, kernel_factors=kernel_factors)
+        return headline_of_sums(requests, sums, table)
+
     def _replayed(self, mapping: MappingSpec) -> Run:
+        return self._run_on(self.trace, mapping, {})
+
+    def _run_on(self, trace: Trace, mapping: MappingSpec, kernel_factors: Mapping[str, float]) -> Run:
         table = self.table(mapping)
         return assemble(
-            trace=self.trace,
+            trace=trace,
             table=table,
-            replayed=replay(self.trace, table),
+            replayed=replay(trace, table, kernel_factors=kernel_factors),
             model=self.model.name,
             hardware=self.hardware.name,
             mapping_digest=mapping.digest,
             seed=self.seed,
+            kernel_factors=kernel_factors,
         )
 
 

@@ -54,7 +54,7 @@ def make_kernel(name: str, axis: str, layer_type: str, **more: Any) -> dict[str,
     """A row of KERNEL_SCHEMA: one call, no FLOPs, the longer of compute and memory time, unless said otherwise."""
     row = {
         "kernel": name, "layer_type": layer_type, "axis": axis, "calls_count": 1, "overlap_exponent": math.inf, "source": "datasheet",
-        "stack": "", "error_ratio": 0.5,
+        "stack": "", "calibration": "", "error_ratio": 0.5,
         "flops_per_token": 0.0, "flops_per_sequence": 0.0, "flops_per_pair": 0.0,
     }  # fmt: skip
     return row | more

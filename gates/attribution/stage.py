@@ -130,4 +130,4 @@ def _execution(trials: Trials, upstream: frozenset[str], findings: tuple[Finding
             context = "with lowering and tiling as changed" if upstream else "with lowering and tiling unchanged"
             return f"{claim['id']} holds {context} and breaks with the changed batching, capture or parallelism"
     against = next((finding.message for finding in findings if finding.effect == "disproves"), None)
-    return against if before.releases else None
+    return against if trials.releases(before.reverted) else None

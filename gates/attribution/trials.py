@@ -28,7 +28,7 @@ class Judgement:
 
 
 Judge = Callable[[MappingSpec, Run], Judgement]
-"""The cell's full gate (claims, findings, decision) for a mapping and its run, against the cell's baseline."""
+"""The cell's gate (claims, findings, decision) for a mapping and its run, against the cell's baseline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,6 @@ class Trial:
     judgement: Judgement | None
     problem: str | None
 
-    @property
-    def releases(self) -> bool:
-        """Whether the full gate would release this hybrid."""
-        return self.judgement is not None and self.judgement.decision == "release"
-
     def value(self, claim_id: str) -> float | None:
         """Return the hybrid's value of a claim's metric, in the claim's unit."""
         claims = self.judgement.claims if self.judgement is not None else ()
@@ -54,9 +49,22 @@ class Trial:
 class Trials:
     """All hybrids of one cell; each is replayed and judged at most once."""
 
-    def __init__(self, *, replayer: Replayer, baseline: MappingSpec, candidate: MappingSpec, judge: Judge, judgement: Judgement) -> None:
-        """`judgement` is the candidate's own, which the gate has already."""
+    def __init__(
+        self,
+        *,
+        replayer: Replayer,
+        baseline: MappingSpec,
+        candidate: MappingSpec,
+        judge: Judge,
+        judgement: Judgement,
+        confirm: Judge | None = None,
+    ) -> None:
+        """`judgement` is the candidate's own, which the gate has already.
+
+        `judge` may be quick, for every hybrid is judged; what releases by it does so only if `confirm`, the full gate, says so too.
+        """
         self.replayer, self.baseline, self.candidate = replayer, baseline, candidate
+        self._confirm, self._confirmed = confirm, dict[frozenset[str], bool]()
         self.changes: dict[str, KnobChange] = {change.knob: change for change in diff(baseline, candidate)}
         self._judge = judge
         self._trials = {frozenset[str](): Trial(reverted=frozenset(), mapping=candidate, judgement=judgement, problem=None)}
@@ -90,6 +98,17 @@ class Trials:
         if key not in self._trials:
             self._trials[key] = self._try(key)
         return self._trials[key]
+
+    def releases(self, reverted: Iterable[str]) -> bool:
+        """Return whether the full gate would release the hybrid with these knobs reverted."""
+        key = frozenset(reverted)
+        if key not in self._confirmed:
+            trial = self.judged(key)
+            found = trial.judgement is not None and trial.judgement.decision == "release"
+            if found and self._confirm is not None:
+                found = self._confirm(trial.mapping, self.replayer.run(trial.mapping)).decision == "release"
+            self._confirmed[key] = found
+        return self._confirmed[key]
 
     def of_stages(self, *stages: Stage) -> frozenset[str]:
         """Return the changed knobs that these stages own."""

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 @click.option("--owners", metavar="FILE", help="Owners of knobs, layer types and stages (default: the project's, else CODEOWNERS).")
 @click.option("--archive", metavar="DIR", help="Earlier measured runs of one configuration: how much runs differ (default: the project's).")
 @click.option(
+    "--selfcheck", type=click.Path(path_type=Path), metavar="FILE", help="Self-check that the verdict cites (`replay selfcheck`)."
+)
+@click.option(
     "--as-of",
     metavar="TIME",
     help="ISO time that ages are counted from (default: the candidate commit's, else SOURCE_DATE_EPOCH, else now).",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,14 @@ from gates.cli.arms import ArmSource, read_arm, read_arm_at, relative_name
 from gates.cli.commits import GIT_PREFIX, Commit, commit_time, open_commit
 from gates.cli.inputs import chosen, chosen_seed, load_hardware, load_model, load_traces, project_folder, required, with_measured
 from gates.cli.rules import load_changed, read_rules
+from gates.cli.times import moment
 from gates.project import Project, find_project, project_in
 from replay.errors import EvidenceError, InputError, SpecError
 
 if TYPE_CHECKING:
     from gates.policy import PolicySpec
     from gates.request import Arm, Cell, GateRequest
+    from gates.selfcheck.document import CitedSelfcheck
     from replay.ingress.trace import Trace
     from replay.specs.hardware import HardwareSpec
     from replay.specs.model import ModelSpec
@@ -40,6 +41,7 @@ class GateOptions:
     as_of: str | None
     seed: int | None
     jobs: int
+    selfcheck: Path | None = None
 
 
 def build_request(options: GateOptions, project: Project | None) -> GateRequest:
@@ -69,6 +71,7 @@ def build_request(options: GateOptions, project: Project | None) -> GateRequest:
         commit=commit,
         mapping=candidate.path or mapping_path,
     )
+    selfcheck = _selfcheck(options.selfcheck, project, folder)
     given = frozenset(name for name in ("model", "hardware", "traces") if getattr(options, name)) | _given_seed(options)
     changed = tuple(load_changed(project, before, given)) if commit is not None else ()
     return GateRequest(
@@ -82,7 +85,8 @@ def build_request(options: GateOptions, project: Project | None) -> GateRequest:
         owners_digest=rules.owners_digest,
         seed=chosen_seed(options.seed, project),
         jobs=options.jobs,
-        as_of=as_of_time(options.as_of, rules.policy, candidate.path),
+        as_of=as_of_time(options.as_of, rules.policy, candidate.path, ages=selfcheck is not None),
+        selfcheck=selfcheck,
         findings=(*rules.findings, *changed),
     )
 
@@ -172,22 +176,23 @@ def _read(source: str, role: str, mapping_path: Path | None, folder: Path) -> Ar
     return read_arm_at(open_commit(mapping_path.parent, source), mapping_path, folder)
 
 
-def as_of_time(option: str | None, policy: PolicySpec, candidate_path: Path | None) -> str | None:
-    """Return the moment that ages are counted from; None where nothing depends on it, so that no time of day gets into the plan."""
-    from gates.checks.ages import parse_time
+def as_of_time(option: str | None, policy: PolicySpec, candidate_path: Path | None, *, ages: bool = False) -> str | None:
+    """Return the moment that ages are counted from; None where nothing depends on it, so that no time of day gets into the plan.
 
-    if option is not None:
-        try:
-            return parse_time(option).isoformat()
-        except ValueError as error:
-            raise SpecError("--as-of", f"it is {option!r}", "an ISO time such as 2026-01-31T12:00:00+00:00", "correct the time") from error
-    if policy.max_trace_age_days is None:
+    `ages`: something beside the policy has an age.
+    """
+    if option is None and policy.max_trace_age_days is None and not ages:
         return None
-    committed = commit_time(candidate_path) if candidate_path is not None else None
-    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
-    if committed is None and epoch.isdigit():
-        return datetime.fromtimestamp(int(epoch), UTC).isoformat()
-    return committed or datetime.now(UTC).isoformat(timespec="seconds")
+    return moment(option, commit_time(candidate_path) if option is None and candidate_path is not None else None)
+
+
+def _selfcheck(option: Path | None, project: Project | None, folder: Path) -> CitedSelfcheck | None:
+    path = chosen(None if option is None else str(option), project.selfcheck if project else None, project)
+    if path is None:
+        return None
+    from gates.selfcheck.document import read_selfcheck
+
+    return read_selfcheck(path, relative_name(path, folder))
 
 
 def _project_arm(project: Project | None, key: str) -> str | None:

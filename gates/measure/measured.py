@@ -24,6 +24,8 @@ ProblemCode = Literal[
     "too_few_samples",
     "too_few_windows",
     "undefined_resamples",
+    "model_error_too_large",
+    "margin_not_shown",
     "summary_only",
 ]
 Problem = tuple[ProblemCode, str]
@@ -47,6 +49,11 @@ class Measured:
     estimate: Estimate | None = None
     """What takes the place of replicates where runs were measured."""
     method: str = METHOD
+    """How the replicates came to be."""
+    flip_ratio: float | None = None
+    """Share of the replicates that lie on the other side of the margin's end than the runs themselves; None where it is not worked out."""
+    doubt: Problem | None = None
+    """What keeps the claim from a decision, where that is known better than from its interval."""
     runs_count: int | None = None
     """Measured runs per arm; None where a claim is about a replay, which has no run effect."""
 

@@ -146,6 +146,13 @@ def layer_table(shares: TimeShares) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=LAYERS_SCHEMA)
 
 
+def model_flops(table: StepTable, amounts: tuple[float, float, float, float, float]) -> float:
+    """Return the model FLOPs of sums over steps: decode sequences, new prefill tokens, output tokens, pairs of decodes and of prefills."""
+    kernels = table.kernels.to_pylist()
+    layers = tuple(dict.fromkeys(entry["layer_type"] for entry in kernels))
+    return float(_flops(kernels, layers, np.array([amounts], dtype=np.float64))[0, -1])
+
+
 class _AxisRows:
     """Kernels whose cost is one row of a table: by tokens, or by sequences."""
 

@@ -23,7 +23,11 @@ def request_metrics(replay: Replay) -> pa.Table:
 
     A request that never fits has null in each.
     """
-    requests = replay.requests
+    return metrics_of(replay.requests)
+
+
+def metrics_of(requests: pa.Table) -> pa.Table:
+    """Return METRICS_SCHEMA of replayed requests (REQUESTS_SCHEMA), as `request_metrics`."""
     arrival_s, first_token_s, finish_s = (requests[name] for name in ("arrival_s", "first_token_s", "finish_s"))
     several = pc.greater(requests["output_tokens"], 1)
     gaps = pc.if_else(several, pc.subtract(requests["output_tokens"], 1), pa.scalar(None, pa.int64()))

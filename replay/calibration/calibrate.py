@@ -11,6 +11,7 @@ import numpy as np
 
 from replay.calibration.fit import fit_family
 from replay.calibration.measured import MeasuredSet, joined
+from replay.calibration.pairs import with_pairs
 from replay.calibration.split import RULE, fitted_mask
 from replay.catalog.hardware import read_hardware
 from replay.specs.calibration import CalibrationDocument, ErrorFigures, FamilyCalibration
@@ -25,12 +26,11 @@ def calibrate(sets: Sequence[MeasuredSet], *, seed: int, jobs: int, progress: Ca
             progress(
                 f"{measured.hardware} {entry.family} {entry.stack} {entry.variant}: {entry.error.mean_ratio:.1%} on {entry.error.n} rows"
             )
-            fitted.append((measured.hardware, entry))
-    devices = dict.fromkeys(hardware for hardware, _ in fitted)
-    return tuple(
-        CalibrationDocument(hardware=device, families=tuple(entry for hardware, entry in fitted if hardware == device), split=RULE)
-        for device in devices
-    )
+            fitted.append((measured, entry))
+    by_device: dict[str, list[FamilyCalibration]] = {}
+    for (measured, _), entry in zip(fitted, with_pairs(fitted), strict=True):
+        by_device.setdefault(measured.hardware, []).append(entry)
+    return tuple(CalibrationDocument(hardware=device, families=tuple(own), split=RULE) for device, own in by_device.items())
 
 
 def calibrate_set(measured: MeasuredSet, *, seed: int) -> FamilyCalibration:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from replay.calibration.fit import error_figures, predict
 from replay.calibration.measured import MeasuredSet
+from replay.calibration.pairing import equal_shapes
 from replay.calibration.split import fitted_mask
 from replay.calibration.whole import MeasuredWhole
 from replay.catalog.hardware import read_hardware, with_calibration
@@ -139,7 +140,7 @@ def sign_accuracy(later: Compared, earlier: Iterable[Compared], changed: _Change
     for before in earlier:
         if _place(before) != _place(later) or not changed(before.measured, later.measured):
             continue
-        pairs = _pairs(before, later)
+        pairs = equal_shapes(before.measured.shapes, later.measured.shapes, (before.held_out, later.held_out))
         if len(pairs):
             old, new = pairs[:, 0], pairs[:, 1]
             measured = np.log(later.measured.seconds[new] / before.measured.seconds[old])
@@ -174,20 +175,3 @@ def _entry(measured: MeasuredSet, document: CalibrationDocument | None) -> tuple
 
 def _place(one: Compared) -> tuple[str, str, str]:
     return one.kind, one.measured.hardware, one.measured.family_name
-
-
-def _pairs(before: Compared, later: Compared) -> npt.NDArray[np.int64]:
-    """Return [pairs, 2] rows of equal shape, both unseen by their fits."""
-    names = sorted(set(before.measured.shapes) & set(later.measured.shapes))
-    index = {key: row for row, key in zip(np.flatnonzero(before.held_out), _keys(before, names, before.held_out), strict=True)}
-    found = [
-        (index[key], row)
-        for row, key in zip(np.flatnonzero(later.held_out), _keys(later, names, later.held_out), strict=True)
-        if key in index
-    ]
-    return np.array(found, dtype=np.int64).reshape(-1, 2)
-
-
-def _keys(one: Compared, names: list[str], rows: npt.NDArray[np.bool_]) -> list[tuple[float, ...]]:
-    columns = [np.asarray(one.measured.shapes[name], dtype=float)[rows].tolist() for name in names]
-    return list(zip(*columns, strict=True))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from replay.errors import InvariantError, SpecError, TraceError
 from replay.execution.admission import FITS, rejections
@@ -20,6 +21,9 @@ from replay.execution.step_costs import Counts, Floats, Records
 from replay.execution.tables import COMPLETED, NEVER_FITS, REQUESTS_SCHEMA, STEPS_SCHEMA, TOKEN_GAPS_SCHEMA, Replay
 from replay.ingress.trace import Trace
 from replay.tiling.step_table import StepTable
+
+if TYPE_CHECKING:
+    from replay.execution.step_sums import StepSums, Sums
 
 RECORD_STEPS = 1024
 """Steps recorded between two drains: about 150 kilobytes, which stay in the processor's cache."""
@@ -131,6 +135,41 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
         from replay.execution.fleet import replay_fleet
 
         return replay_fleet(trace, table, kernel_factors=kernel_factors)
+    steps, gaps = StepColumns(), TokenGaps()
+    requests, powered = _serve(trace, table, kernel_factors, steps, gaps, noise)
+    return Replay(requests=requests, steps=steps_table(steps.columns() | powered.columns()), token_gaps=gaps.table())
+
+
+def replay_sums(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float] | None = None) -> tuple[pa.Table, Sums]:
+    """Return the requests (REQUESTS_SCHEMA) of `replay`, and sums over its steps in place of them: what many replays can be kept of.
+
+    Raises:
+        InvariantError: steps of the table overlap in a pipeline or run on several replicas, so that their sums are not one server's.
+        SpecError, TraceError: as `replay`.
+    """
+    if not has_sums(trace, table):
+        raise InvariantError("sums over steps are of one replica, whose steps follow one another")
+    from replay.execution.step_sums import StepSums
+
+    steps = StepSums()
+    requests, _ = _serve(trace, table, kernel_factors, steps, None)
+    return requests, steps.sums()
+
+
+def has_sums(trace: Trace, table: StepTable) -> bool:
+    """Return whether `replay_sums` can tell what the steps did: one replica in an open loop, whose steps follow one another."""
+    return trace.provenance.load is None and table.limits.all_replicas_count == 1 and table.limits.overlapping_stages == 1
+
+
+def _serve(
+    trace: Trace,
+    table: StepTable,
+    kernel_factors: Mapping[str, float] | None,
+    steps: StepColumns | StepSums,
+    gaps: TokenGaps | None,
+    noise: StepNoise | None = None,
+) -> tuple[pa.Table, PoweredColumns]:
+    """Run the loop; return REQUESTS_SCHEMA and what the steps drew, and hand the steps and gaps to what takes them."""
     check_arrivals(trace)
     costs = flatten(table, kernel_factors)
     if noise is not None:
@@ -144,11 +183,12 @@ def replay(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, float
     sequences = new_sequences(order, arrival_s[order], prompt[order], output[order], priority[order])
     cache = new_cache(trace, sequences["total_tokens"], table)
     power = new_power(table, kernel_factors, RECORD_STEPS)
-    steps, token_gaps = _run(sequences, costs, new_arrays(len(sequences), table, cache), power)
-    served = np.zeros(requests.num_rows, dtype=SEQUENCE)
-    served[order] = sequences
-    table_of_requests = requests_table(requests, fits, served, replica=np.zeros(len(fits), dtype=np.int64))
-    return Replay(requests=table_of_requests, steps=steps, token_gaps=token_gaps)
+    powered = _run(sequences, costs, new_arrays(len(sequences), table, cache), power, steps, gaps)
+    served = sequences
+    if not np.array_equal(order, np.arange(requests.num_rows)):
+        served = np.zeros(requests.num_rows, dtype=SEQUENCE)
+        served[order] = sequences
+    return requests_table(requests, fits, served, replica=np.zeros(len(fits), dtype=np.int64)), powered
 
 
 def check_arrivals(trace: Trace) -> None:
@@ -170,22 +210,47 @@ def check_noise(trace: Trace, table: StepTable, noise: StepNoise) -> None:
         raise SpecError("noise", "its factors or times", "as many ascending times as finite factors >= 0, at least one", "correct it")
 
 
-def _run(sequences: Records, costs: CostArrays, arrays: LoopArrays, power: PowerArrays | None) -> tuple[pa.Table, pa.Table]:
-    """Run the loop to its end on `sequences`, which it fills in; return STEPS_SCHEMA and TOKEN_GAPS_SCHEMA."""
+def _run(
+    sequences: Records,
+    costs: CostArrays,
+    arrays: LoopArrays,
+    power: PowerArrays | None,
+    steps: StepColumns | StepSums,
+    gaps: TokenGaps | None,
+) -> PoweredColumns:
+    """Run the loop to its end on `sequences`, which it fills in."""
     from replay.execution import loop
 
-    record, steps, gaps, powered = np.zeros(RECORD_STEPS, dtype=STEP), StepColumns(), [], PoweredColumns(power and power.record)
-    while (outcome := loop.run_steps(sequences, *arrays, tuple(costs), record, power and tuple(power), np.inf)) == loop.RECORD_FULL:
+    record, powered = np.zeros(RECORD_STEPS, dtype=STEP), PoweredColumns(power and power.record)
+    outcome = loop.RECORD_FULL
+    while outcome == loop.RECORD_FULL:
+        outcome = loop.run_steps(sequences, *arrays, tuple(costs), record, power and tuple(power), np.inf)
         powered.drain(arrays.state)
         steps.drain(record, arrays.state, len(sequences))
-        gaps.append(drain_gaps(arrays))
+        if gaps is None:
+            arrays.state["token_gaps"] = 0
+        else:
+            gaps.add(drain_gaps(arrays))
     if outcome == loop.STUCK:
         raise InvariantError(f"the replay stopped at {arrays.state['clock_s'][0]} s with requests waiting and nothing that can run")
-    powered.drain(arrays.state)
-    steps.drain(record, arrays.state, len(sequences))
-    joined = np.concatenate([*gaps, drain_gaps(arrays)])
-    token_gaps = {name: np.ascontiguousarray(joined[name]) for name in TOKEN_GAPS_SCHEMA.names}
-    return steps_table(steps.columns() | powered.columns()), pa.table(token_gaps, schema=TOKEN_GAPS_SCHEMA)
+    return powered
+
+
+class TokenGaps:
+    """Recorded gaps between tokens."""
+
+    def __init__(self) -> None:
+        self._recorded: list[Records] = []
+
+    def add(self, recorded: Records) -> None:
+        """Take gaps [TOKEN_GAP]."""
+        self._recorded.append(recorded)
+
+    def table(self) -> pa.Table:
+        """Return TOKEN_GAPS_SCHEMA."""
+        joined = np.concatenate(self._recorded)
+        columns = {name: np.ascontiguousarray(joined[name]) for name in TOKEN_GAPS_SCHEMA.names}
+        return pa.table(columns, schema=TOKEN_GAPS_SCHEMA)
 
 
 def steps_table(columns: dict[str, Counts | Floats]) -> pa.Table:
@@ -211,7 +276,7 @@ def requests_table(
 
     columns = {
         **{name: requests[name] for name in ("request_id", "arrival_s", "prompt_tokens", "output_tokens")},
-        "status": pa.array(np.where(fits, COMPLETED, NEVER_FITS)),
+        "status": pc.if_else(pa.array(fits), COMPLETED, NEVER_FITS),
         "replica": column(replica),
         "sent_s": column(served["arrival_s"]),
         "first_scheduled_s": column(served["first_scheduled_s"]),

@@ -74,6 +74,19 @@ class ErrorFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PairError:
+    """How far the ratio of two calibrations of a family is off, on shapes that no fit has seen."""
+
+    stack: str
+    """The other calibration's; the same one stands for its own kernels at shapes that ranks split in two."""
+    variant: str
+    n: int
+    """Pairs of timings."""
+    log_ratio_error: float
+    """Root mean square of log(predicted ratio / measured ratio)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyCalibration:
     """One kernel family on one device under one stack."""
 
@@ -86,17 +99,29 @@ class FamilyCalibration:
     parameters: dict[str, float]
     residual: Residual | None
     error: ErrorFigures
+    pairs: tuple[PairError, ...] = ()
+    """Errors of its ratio to others of the family on the device, where pairs of timings say them."""
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> FamilyCalibration:
         """Return the record of a checked JSON form."""
         residual = None if document["residual"] is None else _residual(document["residual"])
-        return cls(**{**document, "residual": residual, "error": ErrorFigures(**document["error"])})
+        pairs = tuple(PairError(**pair) for pair in document.get("pairs", ()))
+        return cls(**{**document, "residual": residual, "error": ErrorFigures(**document["error"]), "pairs": pairs})
+
+    def pair(self, stack: str, variant: str) -> PairError | None:
+        """Return the error of the ratio to the calibration of a stack and variant, None where no pairs say it."""
+        return next((pair for pair in self.pairs if (pair.stack, pair.variant) == (stack, variant)), None)
 
     @property
     def key(self) -> tuple[str, str, str]:
         """What names it among the calibrations of a device."""
         return self.family, self.stack, self.variant
+
+    @property
+    def label(self) -> str:
+        """The same as one text."""
+        return "/".join(self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +155,8 @@ class CalibrationDocument:
             if mine != its:
                 raise SpecError(f"calibration of {self.hardware}: {name}", repr(its), repr(mine), "fit all families again")
         fitted = {entry.key: entry for entry in later.families}
-        kept = tuple(fitted.pop(entry.key, entry) for entry in self.families)
+        stale = set(fitted)
+        kept = tuple(fitted.pop(entry.key) if entry.key in stale else _without_pairs(entry, stale) for entry in self.families)
         return replace(self, families=(*kept, *fitted.values()))
 
     def find(self, family: str, variant: str, stack: str | None) -> FamilyCalibration | None:
@@ -139,6 +165,11 @@ class CalibrationDocument:
         if stack is not None:
             found = [entry for entry in found if entry.stack == stack]
         return max(found, key=lambda entry: entry.stack, default=None)
+
+
+def _without_pairs(entry: FamilyCalibration, stale: set[tuple[str, str, str]]) -> FamilyCalibration:
+    """Return a calibration without the pairs with calibrations that were fitted anew."""
+    return replace(entry, pairs=tuple(pair for pair in entry.pairs if (entry.family, pair.stack, pair.variant) not in stale))
 
 
 def _residual(document: dict[str, Any]) -> Residual:

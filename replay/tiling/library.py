@@ -46,6 +46,8 @@ class Cost:
     """Software stack that the kernel was timed under; empty without a calibration."""
     measured: Mask
     """Rows that timings of the kernel itself decide [rows]: they are `measured`, whatever `source` says of the others."""
+    calibration: str = ""
+    """Label of the calibration (`FamilyCalibration.label`) that all rows rest on; empty where there is none, or several."""
 
     @property
     def time_s(self) -> Array:
@@ -93,6 +95,8 @@ class KernelModel:
     error_ratio: float
     stack: str
     timed: Timed | None = None
+    calibration: str = ""
+    """As of a `Cost`."""
 
     def cost(self, shapes: Shapes, device: HardwareSpec, terms: Terms | None = None) -> Cost:
         """Return the cost of one call for each shape [rows]: physics (or the given `terms`) times residual, never below the bound.
@@ -115,6 +119,7 @@ class KernelModel:
             error_ratio=self.error_ratio,
             stack=self._stack(measured),
             measured=measured,
+            calibration=self.calibration,
         )
 
     def _stack(self, measured: Mask) -> str:
@@ -207,6 +212,7 @@ class KernelLibrary:
             error_ratio=found.fit.error.mean_ratio if own else max(found.fit.error.mean_ratio, TRANSFER_ERROR_RATIO),
             stack=found.fit.stack,
             timed=timed,
+            calibration=found.fit.label,
         )
 
 
@@ -224,6 +230,7 @@ def merged(costs: list[Cost]) -> Cost:
         error_ratio=max(cost.error_ratio for cost in costs),
         stack="+".join(dict.fromkeys(cost.stack for cost in costs if cost.stack)),
         measured=np.concatenate([cost.measured for cost in costs]),
+        calibration=costs[0].calibration if len({cost.calibration for cost in costs}) == 1 else "",
     )
 
 

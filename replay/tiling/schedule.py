@@ -200,6 +200,7 @@ def _kernel_table(plan: KernelPlan, model: ModelSpec, costs: dict[str, Cost]) ->
             "overlap_exponent": costs[kernel.id].overlap_exponent,
             "source": costs[kernel.id].source,
             "stack": costs[kernel.id].stack,
+            "calibration": costs[kernel.id].calibration,
             "error_ratio": costs[kernel.id].error_ratio,
             **_model_flops(kernel, whole),
         }

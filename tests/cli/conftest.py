@@ -1,5 +1,6 @@
 """A runner of the command line inside the process, and small projects to run it on."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -8,8 +9,12 @@ from click.testing import CliRunner, Result
 
 from gates.cli import main
 from replay.documents import shipped_path
+from replay.ingress.native import write_trace
+from replay.ingress.normalize import slice_trace
+from replay.ingress.reader import read_trace
 
 DEMO = shipped_path("traces") / "demo"
+SMALL_DEMO_REQUESTS = 1200
 
 
 class Project:
@@ -36,11 +41,26 @@ class Project:
         return (self.folder / name).read_text()
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch) -> Project:
-    """Return a copy of the demo project, with the current folder inside it."""
-    folder = tmp_path / "project"
+@pytest.fixture(scope="session")
+def small_demo(tmp_path_factory) -> Path:
+    """Return the demo project with a fifth of its trace and fewer blocking claims, so that a gate takes a second: see `tests.test_readme`
+    for the whole of it.
+    """
+    folder = tmp_path_factory.mktemp("demo") / "project"
     shutil.copytree(DEMO, folder, ignore=shutil.ignore_patterns("replay-out"))
+    write_trace(slice_trace(read_trace(folder / "trace.parquet"), max_requests=SMALL_DEMO_REQUESTS), folder / "trace.parquet")
+    policy = (folder / "policy.toml").read_text()
+    blocking = 'ttft_s = { p95 = "3 %" }\ntpot_s = { p95 = "3 %" }\ne2e_s = { p95 = "3 %" }\n'
+    policy = re.sub(r"(?s)(\[blocking\]\n).*?\n(?=\n\[advisory\])", rf"\1{blocking}", policy)
+    (folder / "policy.toml").write_text("resimulations = 60\nmax_resimulations = 60\n" + policy)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch, small_demo) -> Project:
+    """Return a copy of the small demo project, with the current folder inside it."""
+    folder = tmp_path / "project"
+    shutil.copytree(small_demo, folder)
     monkeypatch.chdir(folder)
     return Project(folder)
 

@@ -115,7 +115,7 @@ def test_a_bundle_is_replayed_again_and_gives_the_same_claims(project):
 
 def test_a_bundle_on_another_trace_is_invalid_evidence(project):
     assert project.replay("baseline", "--mapping", "mapping.toml", "--out", "baseline.json").exit_code == 0
-    assert project.replay("trace", "slice", "trace.parquet", "--out", "trace.parquet", "--max-requests", "3000").exit_code == 0
+    assert project.replay("trace", "slice", "trace.parquet", "--out", "trace.parquet", "--max-requests", "600").exit_code == 0
     found = verdict(project, "--baseline", "baseline.json", "--candidate", "mapping.toml", code=30)
     assert found["reasons"][0]["code"] == "trace_changed"
 

@@ -1,6 +1,7 @@
 """Outcomes of claims: what holds, what is disproved, what stays undecided and why."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,7 +154,7 @@ def test_a_layer_type_without_time_is_undecided():
     baseline = make_run(lognormal_s(300))
     cell = make_plan(policy_of(P95 + '[advisory.by_layer_type]\nmemory_stall_ratio = "5 points"'), [cell_of(baseline)], 1).cells[0]
     windows = baseline.windows.filter([layer != "mlp" for layer in baseline.windows["layer_type"].to_pylist()])
-    candidate = type(baseline)(**{**{name: getattr(baseline, name) for name in baseline.__slots__}, "windows": windows})
+    candidate = replace(baseline, windows=windows)
     claim = next(claim for claim in judge(cell, baseline, candidate) if claim.layer_type == "mlp")
     assert (claim.outcome, claim.reason_code) == ("undecided", "metric_absent")
     assert "candidate" in claim.reason

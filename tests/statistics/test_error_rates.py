@@ -10,6 +10,8 @@ from scipy import stats
 
 from gates.statistics.estimate import from_t
 from replay.assembly.percentile import percentile
+from replay.execution.engine import replay
+from tests.step_tables import make_trace
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
@@ -109,3 +111,39 @@ def test_the_table_sets_servers_beside_each_other_and_leaves_out_what_was_not_me
     assert lines[2] == "| situation | regression | rate | first | target | second | target |"
     assert lines[4] == "| one pair | U | a rate | 3.0 (1.0-8.5) | <= 5: met | 3.0 (1.0-8.5) | <= 5: met |"
     assert lines[5] == "| one pair | U | another |  |  | 100.0 (20.7-100.0) |  |"
+
+
+def test_a_seed_fixes_a_modelled_trial_and_its_shifts_are_seen_in_their_order(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    modelled = importlib.import_module("modelled_rates")
+    monkeypatch.setattr(modelled, "REPLICATES", 20)
+    slowdowns = {"S 0": 0.0, "S 5": 0.03}
+    first = modelled.queue_trial("batch", 3, slowdowns, 1)
+    assert first == modelled.queue_trial("batch", 3, slowdowns, 1)
+    assert first != modelled.queue_trial("batch", 4, slowdowns, 1)
+    for trial in first.values():
+        assert trial["S 0"].interval[0] < trial["S 5"].interval[0]
+        assert trial["S 0"].interval[1] < trial["S 5"].interval[1]
+    known, wrong = (trial["S 5"].interval for trial in first.values())
+    assert wrong[1] - wrong[0] > known[1] - known[0]
+
+
+def test_without_an_error_of_its_own_an_unchanged_modelled_candidate_is_the_baseline(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    modelled = importlib.import_module("modelled_rates")
+    monkeypatch.setattr(modelled, "REPLICATES", 20)
+    generator = np.random.default_rng(1)
+    queue = modelled.Queue(traffic=modelled.draw_traffic("mg1", 2000, generator))
+    [[judged]] = modelled.judge_draw(queue, [0.0], modelled.step_error("step", 0.05, 0.0), generator)
+    assert (judged.verdict, judged.interval) == ("release", (1.0, 1.0))
+
+
+def test_the_server_of_the_replayed_trace_takes_its_linear_step_times(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    azure = importlib.import_module("azure_modelled")
+    requests = replay(make_trace([0.0], [100], [3]), azure.linear_table()).requests
+    # A prompt of 100 tokens, then decodes of one token each with 100 and 101 keys and the token's own.
+    prefill_s = 10e-3 + 100 * 60e-6 + 60e-6
+    decodes_s = sum(10e-3 + 60e-6 + 60e-6 + 0.1e-6 * keys for keys in (101, 102))
+    assert requests["first_token_s"].to_pylist() == [pytest.approx(prefill_s)]
+    assert requests["finish_s"].to_pylist() == [pytest.approx(prefill_s + decodes_s)]

@@ -108,7 +108,7 @@ def _terms(kernel: str, **given: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]
 def _kernel(name: str, axis: str, layer_type: str, exponent: float = math.inf) -> dict[str, object]:
     numbers = dict.fromkeys(("error_ratio", "flops_per_token", "flops_per_sequence", "flops_per_pair"), 0.0)
     row = {"kernel": name, "layer_type": layer_type, "axis": axis, "calls_count": 1, "overlap_exponent": exponent}
-    return {**row, "source": "calibrated", "stack": "", **numbers}
+    return {**row, "source": "calibrated", "stack": "", "calibration": "", **numbers}
 
 
 _KERNELS = pa.Table.from_pylist(
