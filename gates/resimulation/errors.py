@@ -133,7 +133,7 @@ def _ratio_error(
         return None
     if old == new and not split:
         return None
-    pair = new.pair(old.stack, old.variant)
+    pair = new.pair(old.stack, old.variant) or old.pair(new.stack, new.variant)
     return None if pair is None else pair.log_ratio_error
 
 

@@ -25,7 +25,7 @@ FEWEST_PAIRS = 30
 
 
 def with_pairs(fitted: Sequence[tuple[MeasuredSet, FamilyCalibration]]) -> list[FamilyCalibration]:
-    """Return the calibrations, in their order, with the errors of their ratios to each other where enough pairs of timings are.
+    """Return the calibrations, in their order, with the errors of their ratios to earlier ones where enough pairs of timings are.
 
     Pairs are of one device and family, of shapes that no fit has seen, and time equal shapes, or shapes of one calibration of which ranks
     share the second in two.
@@ -36,10 +36,9 @@ def with_pairs(fitted: Sequence[tuple[MeasuredSet, FamilyCalibration]]) -> list[
     for index, (measured, entry) in enumerate(fitted):
         pairs[index] += _pair(entry, split_shapes(measured.family.name, measured.shapes, unseen[index]), errors[index], errors[index])
     for first, second in combinations(range(len(fitted)), 2):
-        (before, entry), (later, other) = fitted[first], fitted[second]
+        (before, entry), (later, _) = fitted[first], fitted[second]
         if (before.hardware, before.family.name) == (later.hardware, later.family.name):
             rows = equal_shapes(before.shapes, later.shapes, (unseen[first], unseen[second]))
-            pairs[first] += _pair(other, rows, errors[first], errors[second])
             pairs[second] += _pair(entry, rows, errors[first], errors[second])
     return [replace(entry, pairs=tuple(own)) for (_, entry), own in zip(fitted, pairs, strict=True)]
 

@@ -100,7 +100,7 @@ class FamilyCalibration:
     residual: Residual | None
     error: ErrorFigures
     pairs: tuple[PairError, ...] = ()
-    """Errors of its ratio to others of the family on the device, where pairs of timings say them."""
+    """Errors of its ratio to others of the family on the device, where pairs of timings say them; each stands with one of the two."""
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> FamilyCalibration:
