@@ -29,6 +29,8 @@ class Project:
     """The candidate where the command line names none."""
     policy: str | None = None
     owners: str | None = None
+    history: str | None = None
+    """Ledger of verdicts: a path, or an SQLAlchemy URL."""
     out: str = DEFAULT_OUT
     seed: int = DEFAULT_SEED
 

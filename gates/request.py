@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gates.checks.drift import HistoryInput
 from gates.finding import Finding
 from gates.owners import Owners
 from gates.policy import PolicySpec
@@ -77,6 +78,8 @@ class GateRequest:
     """ISO time that ages are counted from, where the policy limits one or the command line gives it."""
     findings: tuple[Finding, ...] = ()
     """About the inputs as a whole; they count in every cell."""
+    history: HistoryInput | None = None
+    """Earlier verdicts, where the policy has a budget for drift."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,7 @@ class MeasuredRequest:
     seed: int
     as_of: str | None = None
     findings: tuple[Finding, ...] = ()
+    history: HistoryInput | None = None
     trace: Trace | None = None
     """What both arms were driven with, where the command line names it."""
     trace_name: str | None = None

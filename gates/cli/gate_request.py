@@ -39,6 +39,7 @@ class GateOptions:
     as_of: str | None
     seed: int | None
     jobs: int
+    history: str | None = None
 
 
 def build_request(options: GateOptions, project: Project | None) -> GateRequest:
@@ -180,7 +181,7 @@ def as_of_time(option: str | None, policy: PolicySpec, candidate_path: Path | No
             return parse_time(option).isoformat()
         except ValueError as error:
             raise SpecError("--as-of", f"it is {option!r}", "an ISO time such as 2026-01-31T12:00:00+00:00", "correct the time") from error
-    if policy.max_trace_age_days is None:
+    if policy.max_trace_age_days is None and policy.drift is None:
         return None
     committed = commit_time(candidate_path) if candidate_path is not None else None
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
