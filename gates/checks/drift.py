@@ -113,7 +113,9 @@ def drift_findings(cell: PlannedCell, claims: Sequence[Claim], as_of: str | None
         yield from _claim_findings(drift.budget, one.drift, by_key[one.key])
     unlimited = sorted(claim.key for claim in claims if claim.blocking and claim.key not in {one.key for one in drift.carried})
     if unlimited:
-        yield _finding("drift_not_limited", f"compared by difference, so no budget in % limits their drift: {', '.join(unlimited)}", "informs")
+        yield _finding(
+            "drift_not_limited", f"compared by difference, so no budget in % limits their drift: {', '.join(unlimited)}", "informs"
+        )
     if drift.undeclared:
         message = f"the history holds claims that this plan does not declare; they are not judged: {', '.join(drift.undeclared)}"
         yield _finding("history_undeclared", message, "informs")
