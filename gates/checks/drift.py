@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gates.checks.ages import parse_time
@@ -17,6 +17,7 @@ from gates.history.chain import Drift, History, drift_of
 from gates.metrics import METRICS
 from gates.statement import InputRecord
 from replay.provenance import digest_document
+from replay.specs.knobs import Stage
 
 if TYPE_CHECKING:
     from gates.claim import Claim
@@ -32,7 +33,7 @@ class HistoryInput:
 
     name: str
     """How artifacts name it."""
-    history: History = History()
+    history: History = field(default_factory=History)
     problem: str | None = None
     """Why it could not be read, or that none was given."""
     anchor: str | None = None
@@ -113,9 +114,8 @@ def drift_findings(cell: PlannedCell, claims: Sequence[Claim], as_of: str | None
         yield from _claim_findings(drift.budget, one.drift, by_key[one.key])
     unlimited = sorted(claim.key for claim in claims if claim.blocking and claim.key not in {one.key for one in drift.carried})
     if unlimited:
-        yield _finding(
-            "drift_not_limited", f"compared by difference, so no budget in % limits their drift: {', '.join(unlimited)}", "informs"
-        )
+        message = f"compared by difference, so no budget in % limits their drift: {', '.join(unlimited)}"
+        yield _finding("drift_not_limited", message, "informs")
     if drift.undeclared:
         message = f"the history holds claims that this plan does not declare; they are not judged: {', '.join(drift.undeclared)}"
         yield _finding("history_undeclared", message, "informs")
@@ -159,5 +159,5 @@ def _worse(total: float, lower_is_better: bool) -> str:
 
 def _finding(code: str, message: str, effect: Effect, claim: str | None = None) -> Finding:
     bottleneck_class = "measurement" if effect == "invalidates" else None
-    stage = "quality_sla" if effect == "disproves" else "release_decision"
+    stage: Stage = "quality_sla" if effect == "disproves" else "release_decision"
     return Finding(code=code, message=message, effect=effect, stage=stage, bottleneck_class=bottleneck_class, claim=claim)

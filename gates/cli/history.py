@@ -12,7 +12,7 @@ import click
 
 from gates.cli.arms import read_arm_at, relative_name
 from gates.cli.commits import GIT_PREFIX, commit_time, open_commit
-from gates.cli.inputs import chosen, chosen_seed, current_project, project_folder, required
+from gates.cli.inputs import chosen, chosen_seed, current_project, project_folder
 from gates.project import Project
 from replay.errors import SpecError
 
@@ -43,7 +43,9 @@ def command(place: str | None, policy: str | None, as_of: str | None, form: str,
     from replay.documents import pretty_json
 
     project = current_project()
-    ledger = required(_ledger(place, project), "the history", "history")
+    ledger = _ledger(place, project)
+    if ledger is None:
+        raise SpecError("the command line", "no history is named", "a path or URL, or `history` in a project file", "name one")
     if not ledger.is_url and not os.path.isfile(ledger.place):
         raise SpecError(ledger.label, "there is no such file", "a history (SQLite)", "make it with `replay gate --history PATH`")
     verdicts, rows = ledger.read()
@@ -102,11 +104,11 @@ def append_verdict(document: dict[str, Any], request: GateRequest | MeasuredRequ
 def _ledger(place: str | None, project: Project | None) -> Ledger | None:
     from gates.history.ledger import Ledger
 
-    text = place if place is not None else project.history if project else None
-    if text is None:
+    if place is not None:
+        return Ledger(place=place)
+    if project is None or project.history is None:
         return None
-    is_written = place is None and project is not None and "://" not in text
-    return Ledger(place=str(project.path_of(text)) if is_written and project is not None else text)
+    return Ledger(place=project.history if "://" in project.history else str(project.path_of(project.history)))
 
 
 def _mapping_path(request: GateRequest | MeasuredRequest, project: Project | None) -> Path | None:

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from gates.checks.ages import parse_time
-from gates.history.change_points import FEWEST_POINTS, METHOD, change_points
 from gates.history.chain import Cell, History, Release, drift_of
+from gates.history.change_points import FEWEST_POINTS, METHOD, change_points
 from gates.history.rows import ClaimRow, VerdictRow
 from gates.metrics import METRICS
 from gates.policy import DriftBudget
 
 Document = dict[str, Any]
 _DAY_S = 86_400.0
-_CONTEXT = ("trace_digest", "calibration_digest", "model")
-"""What makes figures of two releases incomparable where it differs; with the tool's version, which is the verdict's."""
+_CONTEXT = ("trace_digest", "calibration_digest")
+"""What makes figures of two releases incomparable where it differs; beside the tool's version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ def _trend(values: Sequence[float]) -> Document | None:
 
 
 def _changes(known: Sequence[Release], seed: int) -> Iterator[Document]:
-    """Yield change points of the released figures, each with what changed beside the mapping, so that no new trace passes for a slowdown."""
+    """Yield change points of the released figures, each with what changed beside the mapping: a new trace is no slowdown."""
     rows = [one.claim for one in known if one.claim is not None]
     values = [row.candidate for row in rows if row.candidate is not None]
     if len(values) < 2 * FEWEST_POINTS:

@@ -59,7 +59,7 @@ def _row(claim: Document) -> str:
 
 
 def _percent(log_change: float) -> str:
-    return f"{100 * math.expm1(log_change):+.2f} %"
+    return f"{100 * math.expm1(log_change) + 0.0:+.2f} %"
 
 
 def _days(days: float) -> str:
