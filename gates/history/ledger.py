@@ -97,7 +97,7 @@ class Ledger:
 def _create(row: RowType) -> str:
     keys = _KEYS[row]
     columns = [f"{one.name} {_TYPES.get(str(one.type), 'VARCHAR(255)' if one.name in keys else 'TEXT')}" for one in fields(row)]
-    return f"CREATE TABLE {_TABLES[row]} ({', '.join(columns)}, PRIMARY KEY ({', '.join(keys)}))"
+    return f"CREATE TABLE IF NOT EXISTS {_TABLES[row]} ({', '.join(columns)}, PRIMARY KEY ({', '.join(keys)}))"
 
 
 def _insert(row: RowType) -> str:
