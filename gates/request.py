@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gates.checks.drift import HistoryInput
 from gates.finding import Finding
 from gates.owners import Owners
 from gates.policy import PolicySpec
@@ -16,6 +15,7 @@ from replay.specs.mapping import MappingSpec
 from replay.specs.model import ModelSpec
 
 if TYPE_CHECKING:
+    from gates.checks.drift import HistoryInput
     from replay.ingress.measured.measured_run import MeasuredRun
     from replay.ingress.trace import Trace
 

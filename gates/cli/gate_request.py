@@ -174,6 +174,17 @@ def _read(source: str, role: str, mapping_path: Path | None, folder: Path) -> Ar
 
 def as_of_time(option: str | None, policy: PolicySpec, candidate_path: Path | None) -> str | None:
     """Return the moment that ages are counted from; None where nothing depends on it, so that no time of day gets into the plan."""
+    if option is None and policy.max_trace_age_days is None and policy.drift is None:
+        return None
+    return moment(option, candidate_path)
+
+
+def moment(option: str | None, candidate_path: Path | None = None) -> str:
+    """Return an ISO time: the option's, else that of the candidate's commit, else SOURCE_DATE_EPOCH, else now.
+
+    Raises:
+        SpecError: the option is no time.
+    """
     from gates.checks.ages import parse_time
 
     if option is not None:
@@ -181,8 +192,6 @@ def as_of_time(option: str | None, policy: PolicySpec, candidate_path: Path | No
             return parse_time(option).isoformat()
         except ValueError as error:
             raise SpecError("--as-of", f"it is {option!r}", "an ISO time such as 2026-01-31T12:00:00+00:00", "correct the time") from error
-    if policy.max_trace_age_days is None and policy.drift is None:
-        return None
     committed = commit_time(candidate_path) if candidate_path is not None else None
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     if committed is None and epoch.isdigit():

@@ -12,6 +12,7 @@ import click
 
 from gates.cli.arms import read_arm_at, relative_name
 from gates.cli.commits import GIT_PREFIX, commit_time, open_commit
+from gates.cli.gate_request import moment
 from gates.cli.inputs import chosen, chosen_seed, current_project, project_folder
 from gates.project import Project
 from replay.errors import SpecError
@@ -52,7 +53,7 @@ def command(place: str | None, policy: str | None, as_of: str | None, form: str,
     budget = _budget(policy, project)
     path = chosen(None, project.mapping if project else None, project)
     question = Question(
-        as_of=_moment(as_of),
+        as_of=moment(as_of),
         budget=budget,
         anchor=None if budget is None else _anchor(budget, path),
         seed=chosen_seed(None, project),
@@ -134,12 +135,3 @@ def _budget(option: str | None, project: Project | None) -> DriftBudget | None:
 
     path = chosen(option, project.policy if project else None, project)
     return None if path is None else read_policy(path).drift
-
-
-def _moment(option: str | None) -> str:
-    from gates.cli.gate_request import as_of_time
-    from gates.policy import DriftBudget, default_policy
-
-    found = as_of_time(option, replace(default_policy(), drift=DriftBudget(budget=1.0)), None)
-    assert found is not None
-    return found

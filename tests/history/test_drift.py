@@ -107,7 +107,7 @@ def test_a_metric_that_no_plan_declares_any_more_is_named_and_not_judged():
 def test_a_budget_without_a_history_supports_no_release():
     document = gate_document((0, steady(1.0)), (1, steady(1.0)), policy=BUDGET)
     assert document["predicate"]["basis"] == "invalid_evidence"
-    assert [one["code"] for one in document["predicate"]["reasons"]][0] == "drift_history_missing"
+    assert document["predicate"]["reasons"][0]["code"] == "drift_history_missing"
     assert gated(History(), (0, 1.0), (1, 1.0), problem="the file is broken")[0] == "invalid_evidence"
 
 
@@ -189,5 +189,5 @@ def test_of_ten_small_steps_at_most_two_point_one_pass_against_an_anchor():
 
 @pytest.mark.slow
 def test_a_budget_over_the_history_stops_them_even_where_each_is_gated_against_the_last_release():
-    assert mean_released(300, is_anchored=False, policy=CLAIM + '[drift]\nbudget = "2.5 %"\n') <= 2.1
+    assert mean_released(300, is_anchored=False, policy=CLAIM + '[drift]\nbudget = "2 %"\n') <= 2.1
     assert 3.5 <= mean_released(300, is_anchored=False, policy=BUDGET) <= 5.0

@@ -92,7 +92,9 @@ def test_a_row_says_what_the_verdict_says():
     assert claim.trace_recorded_at == "2026-01-01T00:00:00+00:00"
 
 
-@pytest.mark.parametrize("url", ["nonsense://x", "postgresql+psycopg://user:secret@localhost:1/none", "sqlite:////nowhere/at/all.db", "://"])
+@pytest.mark.parametrize(
+    "url", ["nonsense://x", "postgresql+psycopg://user:secret@localhost:1/none", "sqlite:////nowhere/at/all.db", "://"]
+)
 def test_a_database_that_cannot_be_used_is_one_sentence_without_the_password(url):
     pytest.importorskip("sqlalchemy", reason="the extra `history` is not installed")
     with pytest.raises(SpecError) as failure:
