@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -25,26 +25,18 @@ class AlreadyThereError(DatabaseError):
     """Another writer made the same table or row at the same time."""
 
 
-class Session(Protocol):
-    """One transaction."""
+class SqliteSession:
+    """One transaction on an SQLite file."""
 
-    def has(self, table: str) -> bool:
-        """Return whether there is such a table."""
-        ...
-
-    def run(self, statement: str, values: Values = ({},)) -> Rows:
-        """Run a statement for each set of named values and return the last one's rows."""
-        ...
-
-
-class _SqliteSession:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
     def has(self, table: str) -> bool:
+        """Return whether there is such a table."""
         return bool(self.run("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :name", [{"name": table}]))
 
     def run(self, statement: str, values: Values = ({},)) -> Rows:
+        """Run a statement for each set of named values and return the rows of the last one, where it has any."""
         rows: Rows = []
         for one in values:
             rows = self._connection.execute(statement, one).fetchall()
@@ -52,7 +44,7 @@ class _SqliteSession:
 
 
 @contextmanager
-def sqlite_session(path: Path, *, writes: bool) -> Iterator[Session]:
+def sqlite_session(path: Path, *, writes: bool) -> Iterator[SqliteSession]:
     """Yield a transaction; a writer takes the file's lock at its start, so that two never meet half-way.
 
     Raises:
@@ -64,22 +56,26 @@ def sqlite_session(path: Path, *, writes: bool) -> Iterator[Session]:
             path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(place, uri=True, timeout=BUSY_S, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-            yield _SqliteSession(connection)  # closing without a commit rolls back
+            yield SqliteSession(connection)  # closing without a commit rolls back
             connection.execute("COMMIT")
     except (sqlite3.Error, OSError) as error:
         raise DatabaseError(str(error)) from error
 
 
-class _UrlSession:
+class UrlSession:
+    """One transaction on the database of a URL."""
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def has(self, table: str) -> bool:
+        """Return whether there is such a table."""
         from sqlalchemy import inspect
 
         return inspect(self._connection).has_table(table)
 
     def run(self, statement: str, values: Values = ({},)) -> Rows:
+        """Run a statement for each set of named values and return the rows of the last one, where it has any."""
         from sqlalchemy import text
 
         result = self._connection.execute(text(statement), list(values) if len(values) > 1 else values[0])
@@ -87,7 +83,7 @@ class _UrlSession:
 
 
 @contextmanager
-def url_session(url: str) -> Iterator[Session]:
+def url_session(url: str) -> Iterator[UrlSession]:
     """Yield a transaction on the database of an SQLAlchemy URL.
 
     Raises:
@@ -102,7 +98,7 @@ def url_session(url: str) -> Iterator[Session]:
         raise DatabaseError("a URL needs SQLAlchemy (pip install 'replay-gate[history]')") from error
     try:
         with create_engine(url, poolclass=NullPool).begin() as connection:
-            yield _UrlSession(connection)
+            yield UrlSession(connection)
     except IntegrityError as error:
         raise AlreadyThereError(str(error.orig)) from error
     except DBAPIError as error:

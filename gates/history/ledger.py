@@ -12,11 +12,12 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gates.history.databases import AlreadyThereError, DatabaseError, Session, sqlite_session, url_session
+from gates.history.databases import AlreadyThereError, DatabaseError, SqliteSession, UrlSession, sqlite_session, url_session
 from gates.history.rows import ClaimRow, VerdictRow
 from replay.errors import SpecError
 
 Row = TypeVar("Row", VerdictRow, ClaimRow)
+Session = SqliteSession | UrlSession
 RowType = type[VerdictRow] | type[ClaimRow]
 
 _TYPES = {"float | None": "DOUBLE PRECISION", "float": "DOUBLE PRECISION", "bool": "INTEGER"}
@@ -85,7 +86,7 @@ class Ledger:
                 session.run(_insert(ClaimRow), [_values(claim) for claim in claims])
         return True
 
-    def _session(self, *, writes: bool) -> AbstractContextManager[Session]:
+    def _session(self, *, writes: bool) -> AbstractContextManager[SqliteSession] | AbstractContextManager[UrlSession]:
         return url_session(self.place) if self.is_url else sqlite_session(Path(self.place), writes=writes)
 
     def _refused(self, error: DatabaseError) -> SpecError:

@@ -80,7 +80,8 @@ def _cell(history: History, cell: Cell, question: Question) -> Document:
     declared = [row.claim_key for row in last]
     keys = [row for row in last if not question.claims or row.claim_key in question.claims]
     recorded_at, calibration = last[0].trace_recorded_at, last[0].calibration_digest
-    since = next(one for one in history.verdicts for row in rows if row.verdict == one.digest and row.calibration_digest == calibration)
+    since = history.verdicts[min(order[row.verdict] for row in rows if row.calibration_digest == calibration)]
+    own = History(verdicts=history.verdicts, claims=tuple(rows))
     return {
         "trace": cell[0],
         "hardware": cell[1],
@@ -89,8 +90,8 @@ def _cell(history: History, cell: Cell, question: Question) -> Document:
         "trace_age_days": None if recorded_at is None else _age_days(recorded_at, question.as_of),
         "calibration_digest": calibration,
         "calibration_age_days": None if calibration is None else _age_days(since.at, question.as_of),
-        "claims": [_claim(history.releases(cell, row.claim_key), row, newest, question) for row in keys],
-        "undeclared": list(history.undeclared(cell, declared)),
+        "claims": [_claim(own.releases(cell, row.claim_key), row, newest, question) for row in keys],
+        "undeclared": list(own.undeclared(cell, declared)),
     }
 
 
