@@ -141,3 +141,22 @@ def test_an_anchor_named_by_commit_is_the_mapping_at_that_commit(empty):
     assert _anchor(budget, path) == parse_mapping('name = "old"\n', "mapping.toml").digest
     with pytest.raises(SpecError, match="no mapping file"):
         _anchor(budget, None)
+
+
+def test_a_replayed_change_inside_every_margin_is_refused_beyond_the_budget(project):
+    project.write("strict.toml", project.read("policy.toml") + '\n[drift]\nbudget = "0.01 %"\n')
+    project.write("smaller.toml", project.read("mapping.toml").replace("max_batched_tokens = 2048", "max_batched_tokens = 2032"))
+    arms = ("--candidate", "smaller.toml", "--policy", "strict.toml", "--history", "h.db", "--as-of", "2030-01-01")
+    result = project.replay("gate", *arms, "--format", "json")
+    assert result.exit_code == 10, result.stderr
+    predicate = json.loads(result.stdout)["predicate"]
+    documents.check(json.loads(result.stdout), "verdict.v1", "verdict.json")
+    assert "disproved" not in {claim["outcome"] for claim in predicate["claims"] if claim["blocking"]}
+    assert predicate["reasons"][0]["code"] == "drift_budget_exceeded"
+    assert predicate["mitigation"]["revert"] == ["batching.max_batched_tokens"]
+
+
+def test_a_measured_arm_against_a_mapping_is_kept_as_the_rollback_it_is(measured):
+    arms = ("--baseline", "v0", "--candidate", "v1/mapping.toml", "--policy", "policy.toml")
+    assert measured.replay("gate", *arms, "--history", "h.db", "--out", "out").exit_code == 30
+    assert report(measured)["verdicts"]["bases"] == {"invalid_evidence": 1}

@@ -15,7 +15,7 @@ from tests.history.postgres import postgres_server, server_folder
 from tests.history.writers import write_all
 
 ROWS = rows_of(gate_document((0, steady(1.0)), (1, steady(1.01))), appended_at="2026-01-01T00:00:00+00:00")
-WRITERS, EACH = 3, 12
+WRITERS, EACH = 3, 6
 
 
 @pytest.fixture(scope="module")
