@@ -12,6 +12,7 @@ from gates.attribution.cause import CauseQuestion, find_cause, invalid_cause
 from gates.attribution.patch import MappingFile
 from gates.attribution.trials import Judgement
 from gates.checks import Evidence, run_checks
+from gates.checks.drift import drift_findings, history_records, with_drift
 from gates.finding import Finding
 from gates.judge import judge, unmeasured
 from gates.plan import CellSpec, Plan, PlannedCell, cell_of, make_plan
@@ -72,12 +73,12 @@ def gate(request: GateRequest, progress: Progress, *, cache: TableCache | None =
         baselines = list(pool.map(lambda replayer: replayer.run(request.baseline.mapping), replayers))
         cells = [_planned_cell(cell, run) for cell, run in zip(request.cells, baselines, strict=True)]
         plan = make_plan(request.policy, cells, request.seed, as_of=request.as_of)
+        plan = with_drift(plan, request.history, request.baseline.mapping.digest)
         progress(f"replaying the candidate {request.candidate.label}; plan {plan.digest[7:19]}")
         judging = partial(_judge_cell, request, progress)
         judged = tuple(pool.map(judging, request.cells, plan.cells, replayers, baselines))
-    return GateResult(
-        request=request, verdict=combine(cell.verdict for cell in judged), plan=plan, cells=judged, inputs=tuple(_inputs(request))
-    )
+    inputs = (*_inputs(request), *history_records(plan, request.history))
+    return GateResult(request=request, verdict=combine(cell.verdict for cell in judged), plan=plan, cells=judged, inputs=inputs)
 
 
 def without_evidence(request: GateRequest, error: EvidenceError) -> GateResult:
@@ -130,7 +131,7 @@ def _judge_cell(
         return (*own, *run_checks(evidence))
 
     def judged(mapping: MappingSpec, run: Run, claims: tuple[Claim, ...]) -> Judgement:
-        decision, basis = decide_cell(claims, findings_on(mapping, run))
+        decision, basis = decide_cell(claims, (*findings_on(mapping, run), *drift_findings(planned, claims, request.as_of)))
         return Judgement(decision=decision, basis=basis, claims=claims)
 
     def by_replays(mapping: MappingSpec) -> Judged:
@@ -147,7 +148,12 @@ def _judge_cell(
     progress(f"{cell.trace.name} on {cell.hardware.name}: replaying both arms on draws of its traffic, with errors of the hardware model")
     found = by_replays(request.candidate.mapping)
     judgement = judged(request.candidate.mapping, candidate, found.claims)
-    findings = (*findings_on(request.candidate.mapping, candidate), *found.findings(), *_cited(request, planned.spec))
+    findings = (
+        *findings_on(request.candidate.mapping, candidate),
+        *found.findings(),
+        *drift_findings(planned, judgement.claims, request.as_of),
+        *_cited(request, planned.spec),
+    )
     if judgement.basis in ("regression", "inconclusive"):
         progress(f"{cell.trace.name} on {cell.hardware.name}: {judgement.basis}; looking for the cause")
     arm = request.candidate

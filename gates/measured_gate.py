@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from gates.attribution.cause import CellCause, invalid_cause
 from gates.attribution.knob_rows import knob_rows
+from gates.checks.drift import drift_findings, history_records, with_drift
 from gates.checks.measured import run_measured_checks
 from gates.checks.measured_evidence import MeasuredEvidence, about_runs
 from gates.finding import Finding
+from gates.history.rows import arm_identity
 from gates.judge import judge_measured, unmeasured
 from gates.measure.measured_runs import measure_measured
 from gates.measure.method import FEWEST_RUNS, MEASURED_RULES
@@ -71,7 +73,7 @@ def gate_measured(request: MeasuredRequest, progress: Progress) -> MeasuredResul
         InputError: the candidate cannot be read, or only one arm holds repeated runs.
     """
     loads = _by_load(request.baseline)
-    plan = plan_measured(request, loads)
+    plan = with_drift(plan_measured(request, loads), request.history, _identity(request.baseline))
     progress(f"reading the candidate; plan {plan.digest[7:19]}")
     candidate = request.read_candidate()
     met = _matched(loads, _by_load(candidate))
@@ -81,9 +83,8 @@ def gate_measured(request: MeasuredRequest, progress: Progress) -> MeasuredResul
         for planned, (load, runs) in zip(plan.cells, loads.items(), strict=True)
     )
     verdict = combine(cell.verdict for cell in cells)
-    return MeasuredResult(
-        request=request, candidate=candidate, verdict=verdict, plan=plan, cells=cells, inputs=tuple(_inputs(request, candidate))
-    )
+    inputs = (*_inputs(request, candidate), *history_records(plan, request.history))
+    return MeasuredResult(request=request, candidate=candidate, verdict=verdict, plan=plan, cells=cells, inputs=inputs)
 
 
 def without_pair(request: MeasuredRequest, side: str, other: InputRecord | None, error: EvidenceError) -> MeasuredResult:
@@ -105,6 +106,10 @@ def plan_measured(request: MeasuredRequest, loads: dict[Load, Runs]) -> Plan:
     specs = [_cell_spec(request, load, runs, several=len(loads) > 1) for load, runs in loads.items()]
     plan = make_plan(request.policy, specs, request.seed, as_of=request.as_of, rules={**RULES, **MEASURED_RULES})
     return replace(plan, archive_digest=request.archive.digest if request.archive is not None else None)
+
+
+def _identity(arm: MeasuredArm) -> str:
+    return arm_identity(arm.mapping.digest if arm.mapping is not None else None, [run.facts.digest for _, run in arm.runs])
 
 
 def _by_load(arm: MeasuredArm) -> dict[Load, Runs]:
@@ -177,6 +182,7 @@ def _judge_cell(
             findings.append(about_runs("archive_too_small", sentence, "informs"))
         context = Context(archive=archive, mappings=(request.baseline.mapping, arm.mapping))
         claims = judge_measured(planned, measure_measured(planned, baseline, candidate, pairing, context))
+        findings += drift_findings(planned, claims, request.as_of)
     verdict = cell_verdict(planned.spec, claims, findings, cause=_cause(request, arm, claims, findings))
     return MeasuredCell(spec=planned.spec, baseline=baseline, candidate=candidate, verdict=verdict)
 

@@ -14,6 +14,7 @@ from replay.errors import SpecError
 from replay.provenance import digest_document
 
 if TYPE_CHECKING:
+    from gates.checks.drift import CellDrift
     from replay.assembly.run import Run
 
 METHOD = "paired_circular_block_bootstrap"
@@ -96,6 +97,8 @@ class PlannedCell:
     claims: tuple[PlannedClaim, ...]
     policy: PolicySpec
     seed: int
+    drift: CellDrift | None = None
+    """What its blocking claims bring along from the history, where the policy has a budget for drift."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +148,7 @@ class Plan:
                     "model_digest": cell.spec.model_digest,
                     "baseline_mapping_digest": cell.spec.baseline_mapping_digest,
                     "claims": [claim.to_document() for claim in cell.claims],
+                    **({} if cell.drift is None else {"drift": cell.drift.to_document()}),
                 }
                 for cell in self.cells
             ],

@@ -32,6 +32,18 @@ class SloLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DriftBudget:
+    """How far releases may drift together."""
+
+    budget: float
+    """Largest worsening of a blocking claim since the anchor, as a fraction."""
+    anchor: str | None = None
+    """What is counted from: a mapping's digest or its start, or ``git:REF``; None is the baseline of the history's first release."""
+    max_gap_days: float | None = None
+    """Oldest newest release of the history that may support a decision; None does not limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
     """A checked policy file; the meaning of each figure is written in ``gates/default_policy.toml``."""
 
@@ -56,6 +68,7 @@ class PolicySpec:
     slo: SloLimits | None = None
     max_trace_age_days: float | None = None
     """Oldest recording that may support a decision; None does not limit."""
+    drift: DriftBudget | None = None
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form that is digested: every figure and every claim."""
@@ -126,6 +139,7 @@ class _Policy:
             max_rejected_ratio=float(figures["max_rejected_ratio"]),
             run_effect_sd=parse_run_effect(figures["run_effect_sd"], self._at(("run_effect_sd",))),
             max_trace_age_days=figures.get("max_trace_age_days"),
+            drift=self._drift(figures.get("drift")),
         )
 
     def _section(self, figures: dict[str, Any], section: str, bins: tuple[PromptBin, ...]) -> Iterator[ClaimSpec]:
@@ -170,6 +184,16 @@ class _Policy:
         margin = parse_margin(margin_text, METRICS["slo_attainment_ratio"], self._at(("slo", "margin")), "slo.margin")
         claim = ClaimSpec(metric="slo_attainment_ratio", margin=margin, blocking=written.get("blocking", True))
         return SloLimits(**limits), [claim]
+
+    def _drift(self, written: dict[str, Any] | None) -> DriftBudget | None:
+        if written is None:
+            return None
+        if "budget" not in written:
+            raise SpecError(self._at(("drift",)), "drift states no budget", 'budget = "5 %"', "add the budget, or remove [drift]")
+        budget = parse_margin(written["budget"], METRICS["ttft_s"], self._at(("drift", "budget")), "drift.budget")
+        if budget >= 1:
+            raise SpecError(self._at(("drift", "budget")), f"drift.budget is {written['budget']!r}", "less than 100 %", 'write "5 %"')
+        return DriftBudget(**{**written, "budget": budget})
 
     def _check_figures(self, figures: dict[str, Any]) -> None:
         edges = figures["prompt_bin_edges_tokens"]

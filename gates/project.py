@@ -32,6 +32,8 @@ class Project:
     archive: str | None = None
     """Folder of earlier measured runs of one configuration."""
     selfcheck: str | None = None
+    history: str | None = None
+    """Ledger of verdicts: a path, or an SQLAlchemy URL."""
     out: str = DEFAULT_OUT
     seed: int = DEFAULT_SEED
 

@@ -15,6 +15,7 @@ from replay.specs.mapping import MappingSpec
 from replay.specs.model import ModelSpec
 
 if TYPE_CHECKING:
+    from gates.checks.drift import HistoryInput
     from gates.selfcheck.document import CitedSelfcheck
     from replay.ingress.measured.measured_run import MeasuredRun
     from replay.ingress.trace import Trace
@@ -80,6 +81,8 @@ class GateRequest:
     """The self-check that the verdict cites."""
     findings: tuple[Finding, ...] = ()
     """About the inputs as a whole; they count in every cell."""
+    history: HistoryInput | None = None
+    """Earlier verdicts, where the policy has a budget for drift."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,7 @@ class MeasuredRequest:
     seed: int
     as_of: str | None = None
     findings: tuple[Finding, ...] = ()
+    history: HistoryInput | None = None
     trace: Trace | None = None
     """What both arms were driven with, where the command line names it."""
     trace_name: str | None = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gates.cli.gate_request import GateOptions, arm_sources, build_request, with_cells
+from gates.cli.history import append_verdict, with_history
 from gates.cli.inputs import chosen_out, current_project, measurements_option, project_folder, work_options
 from gates.cli.measured_arms import is_measured, measured_request, without_measured_pair
 from gates.cli.outcome import FORMATS, clear_outcome, render, write_outcome
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     metavar="TIME",
     help="ISO time that ages are counted from (default: the candidate commit's, else SOURCE_DATE_EPOCH, else now).",
 )
+@click.option(
+    "--history", metavar="URL|PATH", help="Ledger that the verdict is appended to, and drift is judged by (default: the project's)."
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for verdict.json, summary.md and evidence/.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What is printed.")
 @click.option("--fail-on", metavar="LIST", default=",".join(FAIL_ON), show_default=True, help="Bases that exit non-zero.")
@@ -60,8 +64,10 @@ def command(ctx: click.Context, /, out: Path | None, form: str, fail_on: str, jo
     """
     project, folder = _cleared(out)
     bases = _bases(fail_on)
-    result = _result(GateOptions(**given, jobs=jobs or os.cpu_count() or 1), project, user_cache(no_cache))
+    options = GateOptions(**given, jobs=jobs or os.cpu_count() or 1)
+    result = _result(options, project, user_cache(no_cache))
     document = write_outcome(result, folder)
+    append_verdict(document, result.request, options.history, project)
     click.echo(render(document, form, out=folder, project=project_folder(project)), nl=False)
     ctx.exit(result.verdict.exit_code(bases))
 
@@ -88,10 +94,10 @@ def _result(options: GateOptions, project: Project | None, cache: TableCache | N
     if all(measured):
         from gates.measured_gate import gate_measured
 
-        return gate_measured(measured_request(baseline, candidate, options, project), note)
+        return gate_measured(with_history(measured_request(baseline, candidate, options, project), options.history, project), note)
     if any(measured):
         return without_measured_pair(baseline, candidate, options, project)
-    request = build_request(options, project)
+    request = with_history(build_request(options, project), options.history, project)
 
     from gates.gate import gate, without_evidence
 

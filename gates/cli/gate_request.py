@@ -42,6 +42,7 @@ class GateOptions:
     seed: int | None
     jobs: int
     selfcheck: Path | None = None
+    history: str | None = None
 
 
 def build_request(options: GateOptions, project: Project | None) -> GateRequest:
@@ -181,7 +182,7 @@ def as_of_time(option: str | None, policy: PolicySpec, candidate_path: Path | No
 
     `ages`: something beside the policy has an age.
     """
-    if option is None and policy.max_trace_age_days is None and not ages:
+    if option is None and policy.max_trace_age_days is None and policy.drift is None and not ages:
         return None
     return moment(option, commit_time(candidate_path) if option is None and candidate_path is not None else None)
 
