@@ -116,6 +116,9 @@ class _Policy:
         slo, slo_claims = self._slo(figures.get("slo"))
         claims += slo_claims
         self._check_claims(claims, layer_claims)
+        if slo is None and any(claim.metric == "goodput_per_s" for claim in claims):
+            fix = "add [slo] with a limit, or remove the claim"
+            raise SpecError(self.where, "it claims goodput_per_s and states no limits", "the limits that a good request meets", fix)
         scalars = ("alpha", "replicates", "resimulations", "max_resimulations", "blocks", "minimum_beyond", "warning_beyond")
         return PolicySpec(
             **{key: figures[key] for key in (*scalars, "minimum_windows", "allow_synthetic")},

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gates.claim import ClaimSpec
 from gates.measure.measured import Measured, draw_units
-from gates.measure.measured_windows import rate_of_run, throughput_figures
+from gates.measure.measured_windows import rate_figures, rate_of_run
 from gates.measure.method import choose_method
 from gates.measure.pairing import Pairing, aligned, in_arrival_order
 from gates.measure.requests import mean_figures, measure_requests, members_of, percentile_figures, read_metric, resampled_means
@@ -30,7 +30,8 @@ Runs = Sequence["MeasuredRun"]
 Wanted = list[tuple[int, ClaimSpec]]
 _SLOPE_STEP = 0.01
 """Change of log latency over which the slope of a fraction is taken, to either side."""
-THROUGHPUT = "throughput_tokens_per_s"
+THROUGHPUT, GOODPUT = "throughput_tokens_per_s", "goodput_per_s"
+RATES = (THROUGHPUT, GOODPUT)
 
 
 def measure_measured(cell: PlannedCell, baseline: Runs, candidate: Runs, pairing: Pairing) -> list[Measured]:
@@ -57,10 +58,10 @@ def measure_measured(cell: PlannedCell, baseline: Runs, candidate: Runs, pairing
 def _unrecorded(cell: PlannedCell, specs: Sequence[ClaimSpec], baseline: Runs, candidate: Runs) -> Iterator[tuple[int, Measured]]:
     """Yield the claims that no measured run, or one of these runs, can have figures for."""
     for index, spec in enumerate(specs):
-        if spec.definition.basis == "window_ratio" and spec.metric != THROUGHPUT:
+        if spec.definition.basis == "window_ratio" and spec.metric not in RATES:
             sentence = f"a measured run does not record {spec.definition.label}"
             yield index, Measured(problem=("metric_absent", sentence))
-        elif spec.metric == "slo_attainment_ratio" and not any(run.is_summary for run in (*baseline, *candidate)):
+        elif spec.metric in ("slo_attainment_ratio", GOODPUT) and not any(run.is_summary for run in (*baseline, *candidate)):
             lacking = [name for name in SLO_LIMITS if getattr(cell.policy.slo, name) is not None and _lacks((*baseline, *candidate), name)]
             if lacking:
                 yield index, Measured(problem=("metric_absent", f"the policy limits {', '.join(lacking)}, which a run does not record"))
@@ -95,11 +96,11 @@ def _paired(
     cell: PlannedCell, wanted: Wanted, baseline: MeasuredRun, candidate: MeasuredRun, pairing: Pairing
 ) -> Iterator[tuple[int, Measured]]:
     tables, effects = aligned(baseline, candidate, pairing), run_effects(cell)
-    of_requests = [(index, spec) for index, spec in wanted if spec.metric != THROUGHPUT]
+    of_requests = [(index, spec) for index, spec in wanted if spec.metric not in RATES]
     for index, measured in measure_requests(cell, of_requests, *tables):
         spec = cell.claims[index].spec
         yield index, with_assumed_effect(cell, measured, effects, _slope(cell, spec, tables[1]))
-    yield from _throughput(cell, wanted, baseline, candidate, is_paired=True)
+    yield from _rates(cell, wanted, baseline, candidate, is_paired=True)
 
 
 def _unpaired(cell: PlannedCell, wanted: Wanted, baseline: MeasuredRun, candidate: MeasuredRun) -> Iterator[tuple[int, Measured]]:
@@ -107,7 +108,7 @@ def _unpaired(cell: PlannedCell, wanted: Wanted, baseline: MeasuredRun, candidat
     tables = [in_arrival_order(run.requests) for run in (baseline, candidate)]
     names = ("bootstrap.baseline", "bootstrap.candidate")
     draws = [draw_units(cell, table.num_rows, name) for table, name in zip(tables, names, strict=True)]
-    of_requests = [(index, spec) for index, spec in wanted if spec.metric != THROUGHPUT]
+    of_requests = [(index, spec) for index, spec in wanted if spec.metric not in RATES]
     effects = run_effects(cell)
     values = {index: [_values(cell, spec, table) for table in tables] for index, spec in of_requests}
     whole = [(index, spec) for index, spec in of_requests if all(members.any() for _, members in values[index])]
@@ -127,7 +128,7 @@ def _unpaired(cell: PlannedCell, wanted: Wanted, baseline: MeasuredRun, candidat
         else:
             measured = percentile_figures(cell, spec.percentile, samples, (tails[0][place], tails[1][place]), ())
         yield index, with_assumed_effect(cell, measured, effects, _slope(cell, spec, tables[1]))
-    yield from _throughput(cell, wanted, baseline, candidate, is_paired=False)
+    yield from _rates(cell, wanted, baseline, candidate, is_paired=False)
 
 
 def _tails(draw: BlockDraw, asked: Sequence[tuple[ClaimSpec, tuple[Floats, Mask]]]) -> list[Floats]:
@@ -155,12 +156,23 @@ def _repeated(cell: PlannedCell, wanted: Wanted, baseline: Runs, candidate: Runs
         yield index, over_runs(cell, measured, (known[0], known[1]), by_ratio=spec.definition.scale == "ratio")
 
 
-def _throughput(
+def _rates(
     cell: PlannedCell, wanted: Wanted, baseline: MeasuredRun, candidate: MeasuredRun, *, is_paired: bool
 ) -> Iterator[tuple[int, Measured]]:
     for index, spec in wanted:
-        if spec.metric == THROUGHPUT:
-            yield index, with_assumed_effect(cell, throughput_figures(cell, baseline, candidate, is_paired=is_paired), run_effects(cell))
+        if spec.metric in RATES:
+            slo = cell.policy.slo if spec.metric == GOODPUT else None
+            measured = rate_figures(cell, baseline, candidate, slo=slo, is_paired=is_paired)
+            yield index, with_assumed_effect(cell, measured, run_effects(cell) * _sensitivity(cell, spec, candidate))
+
+
+def _sensitivity(cell: PlannedCell, spec: ClaimSpec, run: MeasuredRun) -> float:
+    """Return by how many percent a rate moves where latencies move by one, at least 1: goodput falls steeply near a limit."""
+    if spec.metric != GOODPUT:
+        return 1.0
+    attainment = ClaimSpec(metric="slo_attainment_ratio", margin=spec.margin, blocking=False)
+    share = _figure(run, attainment, cell)
+    return max(1.0, abs(_slope(cell, attainment, run.requests) or 0.0) / share) if share else 1.0
 
 
 def _values(cell: PlannedCell | None, spec: ClaimSpec, table: pa.Table) -> tuple[Floats, Mask]:
@@ -175,8 +187,8 @@ def _sample(run: MeasuredRun, spec: ClaimSpec, cell: PlannedCell | None = None) 
 
 def _figure(run: MeasuredRun, spec: ClaimSpec, cell: PlannedCell | None = None) -> float | None:
     """Return one run's figure of a claim, or None where it has none."""
-    if spec.metric == THROUGHPUT:
-        return rate_of_run(run)
+    if spec.metric in RATES:
+        return rate_of_run(run, cell.policy.slo if spec.metric == GOODPUT and cell is not None else None)
     sample = _sample(run, spec, cell)
     if not len(sample):
         return None

@@ -37,8 +37,9 @@ def headline_of(run: Run) -> Headline:
     by_layer = run.windows.group_by("layer_type").aggregate([(name, "sum") for name in _SUMMED]).to_pylist()
     sums = {(row["layer_type"], name): row[f"{name}_sum"] for row in by_layer for name in _SUMMED}
     whole = run.windows.filter(pc.equal(run.windows["layer_type"], ALL_LAYERS))
-    tokens = float(pc.sum(whole["tokens"]).as_py() or 0)
+    tokens, energy_j = float(pc.sum(whole["tokens"]).as_py() or 0), pc.sum(whole["energy_j"]).as_py()
     sums |= {(layer, "tokens"): tokens for layer in {layer for layer, _ in sums}}
+    sums |= {} if energy_j is None else {(ALL_LAYERS, "energy_j"): energy_j}
     return Headline(requests=run.requests, sums=sums, reference_flops_per_s=run.reference_flops_per_s, replicas_count=run.replicas_count)
 
 
