@@ -156,6 +156,7 @@ def _claim(cell: PlannedCell, planned: PlannedClaim, measured: Measured, compari
         reason_code=decision.reason_code,
         reason=decision.reason,
         n_needed=decision.n_needed,
+        of=spec.of,
     )
 
 

@@ -37,7 +37,7 @@ class MetricDefinition:
     @property
     def needs_windows(self) -> bool:
         """Whether only the windows of a whole run tell it, not sums over a replay's steps."""
-        return self.by_layer_type or self.numerator == "energy_j"
+        return self.by_layer_type or self.numerator in ("energy_j", "drift")
 
 
 def _requests(name: str, label: str) -> MetricDefinition:
@@ -80,6 +80,7 @@ METRICS: dict[str, MetricDefinition] = {
         _windows("memory_stall_ratio", "memory-stall fraction", "fraction", "lower", "difference", "memory_stall_s", "time_s", True),
         _windows("memory_stall_s_per_token", "memory stall per token", "s/token", "lower", "ratio", "memory_stall_s", "tokens", True),
         _windows("joules_per_token", "energy per token", "J/token", "lower", "ratio", "energy_j", "tokens"),
+        _windows("window_drift_ratio", "drift over the run", "last third / first third", "lower", "ratio", "drift", "drift"),
         _windows("goodput_per_s", "goodput", "requests/s", "higher", "ratio", "slo_met", "run"),
     )
 }

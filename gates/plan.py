@@ -85,6 +85,7 @@ class PlannedClaim:
             "blocking": spec.blocking,
             "disproof_criterion": self.disproof_criterion,
             "rollback_boundary": self.rollback_boundary,
+            **({} if spec.of is None else {"of": spec.of}),
         }
 
 
@@ -212,7 +213,7 @@ def _check_resolution(policy: PolicySpec, blocking_count: int) -> None:
 
 
 def _planned(spec: ClaimSpec, cell: CellSpec, alpha: float) -> PlannedClaim:
-    subject = subject_phrase(spec.metric, layer_type=spec.layer_type, percentile=spec.percentile, stratum=spec.stratum)
+    subject = subject_phrase(spec.metric, layer_type=spec.layer_type, percentile=spec.percentile, stratum=spec.stratum, of=spec.of)
     return PlannedClaim(
         id=f"{cell.trace}/{cell.hardware}/{spec.key}",
         spec=spec,

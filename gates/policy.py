@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gates.claim import ClaimSpec
 from gates.margins import parse_margin, parse_run_effect
@@ -17,6 +17,7 @@ from replay.provenance import digest_document
 from replay.toml_lines import locate
 
 SLO_LIMITS = ("ttft_s", "tpot_s", "e2e_s")
+WeighedEffect = Literal["informs", "disproves"]
 SLO_MARGIN_POINTS = "1 point"
 _DEFAULT = Path(__file__).with_name("default_policy.toml")
 _SECTIONS = ("blocking", "advisory")
@@ -56,6 +57,8 @@ class PolicySpec:
     slo: SloLimits | None = None
     max_trace_age_days: float | None = None
     """Oldest recording that may support a decision; None does not limit."""
+    throttling: WeighedEffect = "informs"
+    """What it means that the candidate's clock falls over the run and the baseline's does not."""
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form that is digested: every figure and every claim."""
@@ -129,6 +132,7 @@ class _Policy:
             max_rejected_ratio=float(figures["max_rejected_ratio"]),
             run_effect_sd=parse_run_effect(figures["run_effect_sd"], self._at(("run_effect_sd",))),
             max_trace_age_days=figures.get("max_trace_age_days"),
+            throttling=figures["throttling"],
         )
 
     def _section(self, figures: dict[str, Any], section: str, bins: tuple[PromptBin, ...]) -> Iterator[ClaimSpec]:
@@ -149,6 +153,10 @@ class _Policy:
         by_percentile = asked if isinstance(asked, dict) else {None: asked}
         for key, written in by_percentile.items():
             path = keys if key is None else (*keys, key)
+            if name == "window_drift_ratio":
+                margin = parse_margin(written, METRICS[name], self._at(path), ".".join(path))
+                yield ClaimSpec(metric=name, margin=margin, blocking=blocking, of=key)
+                continue
             margin = parse_margin(written, METRICS[name], self._at(path), ".".join(path))
             yield ClaimSpec(metric=name, margin=margin, blocking=blocking, percentile=self._percentile(key, path), stratum=stratum)
 

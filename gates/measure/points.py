@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gates.claim import ClaimSpec
+from gates.measure.drift import drift_point
 from gates.measure.goodput import goodput_per_s
 from gates.measure.requests import members_of, read_metric
 from gates.policy import SloLimits
@@ -50,6 +51,8 @@ def _request_point(percent: float | None, before: Floats, after: Floats) -> Poin
 
 
 def _window_point(spec: ClaimSpec, slo: SloLimits | None, baseline: Headline, candidate: Headline) -> Point:
+    if spec.of is not None:
+        return drift_point(spec.of, baseline, candidate)
     if spec.definition.denominator == "run":
         return goodput_per_s(baseline.requests, slo), goodput_per_s(candidate.requests, slo)
     baseline_value, candidate_value = (_ratio(spec, arm) for arm in (baseline, candidate))

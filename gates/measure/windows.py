@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gates.claim import ClaimSpec
+from gates.measure.drift import drift_figures
 from gates.measure.goodput import goodput_windows
 from gates.measure.measured import Measured, Problem, divide, draw_units, read_column, usable
 from gates.plan import PlannedCell
@@ -30,6 +31,9 @@ def measure_windows(
         return
     draw = draw_units(cell, windows_count, "bootstrap.windows")
     for index, spec in wanted:
+        if spec.of is not None:
+            yield index, drift_figures(cell, spec.of, (baseline, candidate))
+            continue
         arms = [_sums(run, spec, windows_count, cell.policy.slo) for run in (baseline, candidate)]
         lacking = [name for name, arm in zip(("the baseline", "the candidate"), arms, strict=True) if arm is None]
         if lacking:

@@ -30,6 +30,9 @@ class Headline:
     """By layer type (`all`: whole steps) and column of WINDOWS_SCHEMA; what was not worked out is absent."""
     reference_flops_per_s: float
     replicas_count: int
+    windows: pa.Table | None = None
+    """WINDOWS_SCHEMA; None where only sums were kept."""
+    window_s: float = 0.0
 
 
 def headline_of(run: Run) -> Headline:
@@ -40,7 +43,14 @@ def headline_of(run: Run) -> Headline:
     tokens, energy_j = float(pc.sum(whole["tokens"]).as_py() or 0), pc.sum(whole["energy_j"]).as_py()
     sums |= {(layer, "tokens"): tokens for layer in {layer for layer, _ in sums}}
     sums |= {} if energy_j is None else {(ALL_LAYERS, "energy_j"): energy_j}
-    return Headline(requests=run.requests, sums=sums, reference_flops_per_s=run.reference_flops_per_s, replicas_count=run.replicas_count)
+    return Headline(
+        requests=run.requests,
+        sums=sums,
+        reference_flops_per_s=run.reference_flops_per_s,
+        replicas_count=run.replicas_count,
+        windows=run.windows,
+        window_s=run.window_s,
+    )
 
 
 def headline_of_sums(requests: pa.Table, sums: Sums, table: StepTable) -> Headline:
