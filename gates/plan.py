@@ -58,6 +58,8 @@ class CellSpec:
     hardware_digest: str | None = None
     model_digest: str | None = None
     baseline_mapping_digest: str | None = None
+    reference_digest: str | None = None
+    """Of the traffic that the trace is compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,7 @@ class Plan:
                     "model": cell.spec.model,
                     "model_digest": cell.spec.model_digest,
                     "baseline_mapping_digest": cell.spec.baseline_mapping_digest,
+                    **({} if cell.spec.reference_digest is None else {"reference_digest": cell.spec.reference_digest}),
                     "claims": [claim.to_document() for claim in cell.claims],
                 }
                 for cell in self.cells

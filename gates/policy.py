@@ -17,6 +17,7 @@ from replay.provenance import digest_document
 from replay.toml_lines import locate
 
 SLO_LIMITS = ("ttft_s", "tpot_s", "e2e_s")
+ReferenceEffect = Literal["informs", "invalidates"]
 WeighedEffect = Literal["informs", "disproves"]
 SLO_MARGIN_POINTS = "1 point"
 _DEFAULT = Path(__file__).with_name("default_policy.toml")
@@ -30,6 +31,16 @@ class SloLimits:
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Representativeness:
+    """How far the trace may be from a reference, recent traffic, and what it means where it is further."""
+
+    max_shape_distance: float
+    min_coverage_ratio: float
+    max_load_ratio: float
+    effect: ReferenceEffect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +61,7 @@ class PolicySpec:
     prompt_bin_edges_tokens: tuple[int, ...]
     claims: tuple[ClaimSpec, ...]
     """Claims asked about every cell, strata written out."""
+    representativeness: Representativeness
     layer_claims: tuple[ClaimSpec, ...]
     """Claims asked about every layer type of a cell's model (their own `layer_type` is None)."""
     run_effect_sd: float = 0.0
@@ -57,6 +69,8 @@ class PolicySpec:
     slo: SloLimits | None = None
     max_trace_age_days: float | None = None
     """Oldest recording that may support a decision; None does not limit."""
+    max_changed_knobs: int | None = None
+    """Knobs that one change may change without a word; None does not limit."""
     throttling: WeighedEffect = "informs"
     """What it means that the candidate's clock falls over the run and the baseline's does not."""
 
@@ -109,7 +123,8 @@ class _Policy:
     written: documents.Document
 
     def build(self) -> PolicySpec:
-        figures = {**_default_document(), **self.written}
+        default = _default_document()
+        figures = {**default, **self.written}
         if any(section in self.written for section in _SECTIONS):
             figures = {key: value for key, value in figures.items() if key not in _SECTIONS or key in self.written}
         self._check_figures(figures)
@@ -133,6 +148,8 @@ class _Policy:
             run_effect_sd=parse_run_effect(figures["run_effect_sd"], self._at(("run_effect_sd",))),
             max_trace_age_days=figures.get("max_trace_age_days"),
             throttling=figures["throttling"],
+            max_changed_knobs=figures.get("max_changed_knobs"),
+            representativeness=Representativeness(**{**default["representativeness"], **figures["representativeness"]}),
         )
 
     def _section(self, figures: dict[str, Any], section: str, bins: tuple[PromptBin, ...]) -> Iterator[ClaimSpec]:

@@ -30,6 +30,7 @@ class Project:
     policy: str | None = None
     owners: str | None = None
     selfcheck: str | None = None
+    reference: str | None = None
     out: str = DEFAULT_OUT
     seed: int = DEFAULT_SEED
 

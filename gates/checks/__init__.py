@@ -9,8 +9,10 @@ from gates.checks.ages import trace_age
 from gates.checks.capacity import requests_rejected
 from gates.checks.check import Check, Evidence
 from gates.checks.evidence import arms_comparable, requests_present, trace_provenance
+from gates.checks.hygiene import few_knobs
 from gates.checks.load import keeps_up
 from gates.checks.precision import quality_evidence
+from gates.checks.representative import represents
 from gates.checks.stability import stays_fast
 from gates.finding import Finding
 
@@ -19,10 +21,12 @@ CHECKS: tuple[Check, ...] = (
     arms_comparable,
     trace_provenance,
     trace_age,
+    represents,
     quality_evidence,
     requests_rejected,
     keeps_up,
     stays_fast,
+    few_knobs,
 )
 
 

@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from gates.claim import DriftOf
@@ -30,30 +29,16 @@ from replay.seeds import stream
 if TYPE_CHECKING:
     from gates.measure.points import Point
     from gates.plan import PlannedCell
+    from replay.assembly.headline import Headline
+    from replay.assembly.run import Run
+
+    Timed = Run | Headline
+    """A run, or the headline of a whole one."""
 
 FEWEST_IN_THIRD = 8
 """Windows in a third: of 8 a bootstrap's percentile bounds are a fifth narrower than Student's t of 7 degrees of freedom, of fewer more."""
 _STEADY_WINDOWS = 75  # 25 in each third, from which on the bounds of a bootstrap are steady
 Cost = tuple[Floats, Floats]
-
-
-class Timed(Protocol):
-    """What a drift is seen in: a run, or the headline of a whole one."""
-
-    @property
-    def requests(self) -> pa.Table:
-        """METRICS_SCHEMA."""
-        ...
-
-    @property
-    def windows(self) -> pa.Table | None:
-        """WINDOWS_SCHEMA; None where only sums were kept."""
-        ...
-
-    @property
-    def window_s(self) -> float:
-        """Length of a window."""
-        ...
 
 
 def drift_figures(cell: PlannedCell, of: DriftOf, arms: tuple[Timed, Timed]) -> Measured:
