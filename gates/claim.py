@@ -9,6 +9,7 @@ from gates.metrics import METRICS, MetricDefinition
 from gates.strata import parse_stratum
 
 Outcome = Literal["holds", "disproved", "undecided"]
+DriftOf = Literal["throughput_tokens_per_s", "tpot_s", "clock_hz"]
 ALL_REQUESTS = "all"
 
 
@@ -17,13 +18,15 @@ def claim_key(claim_id: str, trace: str, hardware: str) -> str:
     return claim_id.removeprefix(f"{trace}/{hardware}/")
 
 
-def subject_phrase(metric: str, *, layer_type: str | None, percentile: float | None, stratum: str) -> str:
+def subject_phrase(metric: str, *, layer_type: str | None, percentile: float | None, stratum: str, of: str | None = None) -> str:
     """Return what a claim is about, for people: ``TTFT p99 (prompts of 512 to 2047 tokens)``, ``memory-stall fraction of mlp``."""
     parts = [METRICS[metric].label]
     if layer_type is not None:
         parts.append(f"of {layer_type}")
     if percentile is not None:
         parts.append(f"p{percentile:g}")
+    if of is not None:
+        parts.append(f"of {of}")
     phrase = " ".join(parts)
     return phrase if stratum == ALL_REQUESTS else f"{phrase} ({parse_stratum(stratum).phrase})"
 
@@ -38,6 +41,8 @@ class ClaimSpec:
     blocking: bool
     percentile: float | None = None
     layer_type: str | None = None
+    of: DriftOf | None = None
+    """The figure that a claim about drift is about; None for all others."""
     stratum: str = ALL_REQUESTS
     """`all`, or a prompt-length bin such as ``prompt_tokens[512,2048)``."""
 
@@ -54,6 +59,8 @@ class ClaimSpec:
             parts.append(f"p{self.percentile:g}")
         if self.layer_type is not None:
             parts.append(self.layer_type)
+        if self.of is not None:
+            parts.append(self.of)
         suffix = "" if self.stratum == ALL_REQUESTS else f"@{self.stratum}"
         return ".".join(parts) + suffix
 
@@ -115,6 +122,8 @@ class Claim:
     """Requests (or windows) that would decide it with 80 % power if the estimate stands."""
     runs_needed: int | None = None
     """The same in measured runs per arm, where it is those that count."""
+    of: str | None = None
+    """The figure whose drift it is about; the document leaves it out where there is none."""
 
     @property
     def key(self) -> str:
@@ -127,4 +136,6 @@ class Claim:
         if self.interval is not None:
             document["interval"] = {name: getattr(self.interval, name) for name in self.interval.__slots__}
         document["warnings"] = list(self.warnings)
+        if self.of is None:
+            del document["of"]
         return document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gates.claim import Claim
     from gates.resimulation.judging import Judged
     from replay.assembly.run import Run
+    from replay.ingress.trace import Trace
     from replay.specs.mapping import MappingSpec
 
 Progress = Callable[[str], None]
@@ -71,7 +72,7 @@ def gate(request: GateRequest, progress: Progress, *, cache: TableCache | None =
     with ThreadPoolExecutor(max_workers=request.jobs) as pool:
         progress(f"replaying the baseline {request.baseline.label} on {len(replayers)} trace and accelerator pairs")
         baselines = list(pool.map(lambda replayer: replayer.run(request.baseline.mapping), replayers))
-        cells = [_planned_cell(cell, run) for cell, run in zip(request.cells, baselines, strict=True)]
+        cells = [_planned_cell(request, cell, run) for cell, run in zip(request.cells, baselines, strict=True)]
         plan = make_plan(request.policy, cells, request.seed, as_of=request.as_of)
         plan = with_drift(plan, request.history, request.baseline.mapping.digest)
         progress(f"replaying the candidate {request.candidate.label}; plan {plan.digest[7:19]}")
@@ -93,8 +94,10 @@ def without_evidence(request: GateRequest, error: EvidenceError) -> GateResult:
     return GateResult(request=request, verdict=combine(verdicts), plan=plan, cells=(), inputs=(*_inputs(request), *_recorded_inputs(arm)))
 
 
-def _planned_cell(cell: Cell, baseline: Run) -> CellSpec:
-    return cell_of(baseline, trace_kind=cell.trace.provenance.kind, hardware_digest=cell.hardware.digest, model_digest=cell.model.digest)
+def _planned_cell(request: GateRequest, cell: Cell, baseline: Run) -> CellSpec:
+    kind, reference = cell.trace.provenance.kind, request.reference
+    spec = cell_of(baseline, trace_kind=kind, hardware_digest=cell.hardware.digest, model_digest=cell.model.digest)
+    return spec if reference is None else replace(spec, reference_digest=reference.digest)
 
 
 def _recorded_cell(request: GateRequest, arm: Arm, record: RecordedCell) -> CellSpec:
@@ -127,6 +130,9 @@ def _judge_cell(
             policy=request.policy,
             as_of=request.as_of,
             plans=(replayer.schedule(request.baseline.mapping).plan, replayer.schedule(mapping).plan),
+            mappings=(request.baseline.mapping, mapping),
+            trace=cell.trace,
+            reference=request.reference,
         )
         return (*own, *run_checks(evidence))
 
@@ -187,7 +193,9 @@ def _inputs(request: GateRequest) -> Iterator[InputRecord]:
     """Yield every input by content; each trace, model and accelerator once."""
     for role, arm in (("baseline_mapping", request.baseline), ("candidate_mapping", request.candidate)):
         yield InputRecord(role=role, name=arm.label, digest=arm.mapping.digest)
-    yield from {cell.trace.digest: _trace_record(cell) for cell in request.cells}.values()
+    yield from {cell.trace.digest: _trace_record("trace", cell.trace, cell.trace_name) for cell in request.cells}.values()
+    if request.reference is not None:
+        yield _trace_record("reference", request.reference, request.reference_name or request.reference.name)
     for role, records in (
         ("model", {cell.model.name: cell.model.digest for cell in request.cells}),
         ("hardware", {cell.hardware.name: cell.hardware.digest for cell in request.cells}),
@@ -221,13 +229,13 @@ def _recorded_inputs(arm: Arm) -> Iterator[InputRecord]:
     yield from (InputRecord(role=role, name=name, digest=digest) for (role, name), digest in records.items())
 
 
-def _trace_record(cell: Cell) -> InputRecord:
-    provenance = cell.trace.provenance
+def _trace_record(role: str, trace: Trace, name: str) -> InputRecord:
+    provenance = trace.provenance
     document: dict[str, Any] = provenance.to_document()
     return InputRecord(
-        role="trace",
-        name=cell.trace_name,
-        digest=cell.trace.digest,
+        role=role,
+        name=name,
+        digest=trace.digest,
         rows=provenance.rows_kept,
         dropped=provenance.rows_read - provenance.rows_kept,
         provenance=document,

@@ -160,6 +160,7 @@ def _claim(cell: PlannedCell, planned: PlannedClaim, measured: Measured, compari
         reason=decision.reason,
         n_needed=decision.n_needed,
         runs_needed=decision.runs_needed,
+        of=spec.of,
     )
 
 

@@ -30,9 +30,14 @@ class MetricDefinition:
     numerator: str = ""
     denominator: str = ""
     """Columns of `Run.windows` for the window basis; a denominator of `reference` is busy time x reference peak, one of `busy` the mean
-    busy time of the replicas.
+    busy time of the replicas, one of `run` the seconds of the run (numerator `slo_met`: requests that met all limits).
     """
     by_layer_type: bool = False
+
+    @property
+    def needs_windows(self) -> bool:
+        """Whether only the windows of a whole run tell it, not sums over a replay's steps."""
+        return self.by_layer_type or self.numerator in ("energy_j", "drift")
 
 
 def _requests(name: str, label: str) -> MetricDefinition:
@@ -74,5 +79,8 @@ METRICS: dict[str, MetricDefinition] = {
         _windows("mfu_ratio", "MFU", "fraction", "higher", "difference", "flops", "reference"),
         _windows("memory_stall_ratio", "memory-stall fraction", "fraction", "lower", "difference", "memory_stall_s", "time_s", True),
         _windows("memory_stall_s_per_token", "memory stall per token", "s/token", "lower", "ratio", "memory_stall_s", "tokens", True),
+        _windows("joules_per_token", "energy per token", "J/token", "lower", "ratio", "energy_j", "tokens"),
+        _windows("window_drift_ratio", "drift over the run", "last third / first third", "lower", "ratio", "drift", "drift"),
+        _windows("goodput_per_s", "goodput", "requests/s", "higher", "ratio", "slo_met", "run"),
     )
 }

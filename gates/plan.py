@@ -59,6 +59,8 @@ class CellSpec:
     hardware_digest: str | None = None
     model_digest: str | None = None
     baseline_mapping_digest: str | None = None
+    reference_digest: str | None = None
+    """Of the traffic that the trace is compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,7 @@ class PlannedClaim:
             "blocking": spec.blocking,
             "disproof_criterion": self.disproof_criterion,
             "rollback_boundary": self.rollback_boundary,
+            **({} if spec.of is None else {"of": spec.of}),
         }
 
 
@@ -147,6 +150,7 @@ class Plan:
                     "model": cell.spec.model,
                     "model_digest": cell.spec.model_digest,
                     "baseline_mapping_digest": cell.spec.baseline_mapping_digest,
+                    **({} if cell.spec.reference_digest is None else {"reference_digest": cell.spec.reference_digest}),
                     "claims": [claim.to_document() for claim in cell.claims],
                     **({} if cell.drift is None else {"drift": cell.drift.to_document()}),
                 }
@@ -219,7 +223,7 @@ def _check_resolution(policy: PolicySpec, blocking_count: int) -> None:
 
 
 def _planned(spec: ClaimSpec, cell: CellSpec, alpha: float) -> PlannedClaim:
-    subject = subject_phrase(spec.metric, layer_type=spec.layer_type, percentile=spec.percentile, stratum=spec.stratum)
+    subject = subject_phrase(spec.metric, layer_type=spec.layer_type, percentile=spec.percentile, stratum=spec.stratum, of=spec.of)
     return PlannedClaim(
         id=f"{cell.trace}/{cell.hardware}/{spec.key}",
         spec=spec,

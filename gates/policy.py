@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gates.claim import ClaimSpec
 from gates.margins import parse_margin, parse_run_effect
@@ -17,6 +17,8 @@ from replay.provenance import digest_document
 from replay.toml_lines import locate
 
 SLO_LIMITS = ("ttft_s", "tpot_s", "e2e_s")
+ReferenceEffect = Literal["informs", "invalidates"]
+WeighedEffect = Literal["informs", "disproves"]
 SLO_MARGIN_POINTS = "1 point"
 _DEFAULT = Path(__file__).with_name("default_policy.toml")
 _SECTIONS = ("blocking", "advisory")
@@ -43,6 +45,15 @@ class DriftBudget:
     """Oldest newest release of the history that may support a decision; None does not limit."""
 
 
+class Representativeness:
+    """How far the trace may be from a reference, recent traffic, and what it means where it is further."""
+
+    max_shape_distance: float
+    min_coverage_ratio: float
+    max_load_ratio: float
+    effect: ReferenceEffect
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
     """A checked policy file; the meaning of each figure is written in ``gates/default_policy.toml``."""
@@ -61,6 +72,7 @@ class PolicySpec:
     prompt_bin_edges_tokens: tuple[int, ...]
     claims: tuple[ClaimSpec, ...]
     """Claims asked about every cell, strata written out."""
+    representativeness: Representativeness
     layer_claims: tuple[ClaimSpec, ...]
     """Claims asked about every layer type of a cell's model (their own `layer_type` is None)."""
     run_effect_sd: float = 0.0
@@ -69,6 +81,10 @@ class PolicySpec:
     max_trace_age_days: float | None = None
     """Oldest recording that may support a decision; None does not limit."""
     drift: DriftBudget | None = None
+    max_changed_knobs: int | None = None
+    """Knobs that one change may change without a word; None does not limit."""
+    throttling: WeighedEffect = "informs"
+    """What it means that the candidate's clock falls over the run and the baseline's does not."""
 
     def to_document(self) -> dict[str, Any]:
         """Return the JSON form that is digested: every figure and every claim."""
@@ -119,7 +135,8 @@ class _Policy:
     written: documents.Document
 
     def build(self) -> PolicySpec:
-        figures = {**_default_document(), **self.written}
+        default = _default_document()
+        figures = {**default, **self.written}
         if any(section in self.written for section in _SECTIONS):
             figures = {key: value for key, value in figures.items() if key not in _SECTIONS or key in self.written}
         self._check_figures(figures)
@@ -129,6 +146,9 @@ class _Policy:
         slo, slo_claims = self._slo(figures.get("slo"))
         claims += slo_claims
         self._check_claims(claims, layer_claims)
+        if slo is None and any(claim.metric == "goodput_per_s" for claim in claims):
+            fix = "add [slo] with a limit, or remove the claim"
+            raise SpecError(self.where, "it claims goodput_per_s and states no limits", "the limits that a good request meets", fix)
         scalars = ("alpha", "replicates", "resimulations", "max_resimulations", "blocks", "minimum_beyond", "warning_beyond")
         return PolicySpec(
             **{key: figures[key] for key in (*scalars, "minimum_windows", "allow_synthetic")},
@@ -140,6 +160,9 @@ class _Policy:
             run_effect_sd=parse_run_effect(figures["run_effect_sd"], self._at(("run_effect_sd",))),
             max_trace_age_days=figures.get("max_trace_age_days"),
             drift=self._drift(figures.get("drift")),
+            throttling=figures["throttling"],
+            max_changed_knobs=figures.get("max_changed_knobs"),
+            representativeness=Representativeness(**{**default["representativeness"], **figures["representativeness"]}),
         )
 
     def _section(self, figures: dict[str, Any], section: str, bins: tuple[PromptBin, ...]) -> Iterator[ClaimSpec]:
@@ -160,6 +183,10 @@ class _Policy:
         by_percentile = asked if isinstance(asked, dict) else {None: asked}
         for key, written in by_percentile.items():
             path = keys if key is None else (*keys, key)
+            if name == "window_drift_ratio":
+                margin = parse_margin(written, METRICS[name], self._at(path), ".".join(path))
+                yield ClaimSpec(metric=name, margin=margin, blocking=blocking, of=key)
+                continue
             margin = parse_margin(written, METRICS[name], self._at(path), ".".join(path))
             yield ClaimSpec(metric=name, margin=margin, blocking=blocking, percentile=self._percentile(key, path), stratum=stratum)
 

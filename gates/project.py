@@ -34,6 +34,8 @@ class Project:
     selfcheck: str | None = None
     history: str | None = None
     """Ledger of verdicts: a path, or an SQLAlchemy URL."""
+    reference: str | None = None
+    """Trace of recent traffic that the traces are compared with."""
     out: str = DEFAULT_OUT
     seed: int = DEFAULT_SEED
 

@@ -79,6 +79,9 @@ class GateRequest:
     """ISO time that ages are counted from, where the policy limits one or the command line gives it."""
     selfcheck: CitedSelfcheck | None = None
     """The self-check that the verdict cites."""
+    reference: Trace | None = None
+    """Recent traffic that every trace is compared with."""
+    reference_name: str | None = None
     findings: tuple[Finding, ...] = ()
     """About the inputs as a whole; they count in every cell."""
     history: HistoryInput | None = None

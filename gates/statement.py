@@ -22,7 +22,7 @@ PREDICATE_TYPE = "https://replay-gate.dev/gate-verdict/v1"
 SCHEMA_VERSION = "1.0"
 TOOL_NAME = "replay-gate"
 SUBJECT_ROLES = ("candidate_mapping", "baseline_mapping", "candidate_run", "baseline_run", "trace")
-INPUT_ROLES = (*SUBJECT_ROLES, "model", "hardware", "policy", "owners", "quality", "measurements", "selfcheck", "history")
+INPUT_ROLES = (*SUBJECT_ROLES, "model", "hardware", "policy", "owners", "quality", "measurements", "selfcheck", "history", "reference")
 _EXACT_INTEGER = 2**53
 """Larger integers are not exact in every JSON reader and are written as text."""
 

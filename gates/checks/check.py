@@ -11,8 +11,10 @@ from gates.finding import Finding
 if TYPE_CHECKING:
     from gates.policy import PolicySpec
     from replay.assembly.run import Run
+    from replay.ingress.trace import Trace
     from replay.lowering.kernel_plan import KernelPlan
     from replay.provenance import TraceProvenance
+    from replay.specs.mapping import MappingSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,12 @@ class Evidence:
     """ISO time that ages are counted from; None where the policy limits none."""
     plans: tuple[KernelPlan, KernelPlan] | None = None
     """Kernels of the baseline and of the candidate; None where only runs are at hand."""
+    mappings: tuple[MappingSpec, MappingSpec] | None = None
+    """Of the baseline and of the candidate; None where only runs are at hand."""
+    trace: Trace | None = None
+    """What both arms replayed, where it is at hand."""
+    reference: Trace | None = None
+    """Recent traffic that the trace is compared with."""
 
 
 class Check(Protocol):

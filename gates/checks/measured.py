@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gates.checks.measured_evidence import MeasuredCheck, MeasuredEvidence
 from gates.checks.measured_load import arrivals, cache_state, load_was_sent, offered_load, warm_up
+from gates.checks.measured_outliers import outlier_run
 from gates.checks.measured_requests import candidate_serves_fewer, requests_recorded, requests_served, same_requests
 from gates.checks.measured_setup import arms_apart, baseline_age, load_origin, mapping_recorded, same_setup
 from gates.checks.measured_times import plausible_units, same_units
@@ -23,6 +24,7 @@ MEASURED_CHECKS: tuple[MeasuredCheck, ...] = (
     warm_up,
     same_setup,
     arms_apart,
+    outlier_run,
     load_origin,
     baseline_age,
     mapping_recorded,

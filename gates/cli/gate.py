@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 @click.option("--policy", metavar="FILE", help="Claims and margins (default: the project's, else the shipped policy).")
 @click.option("--owners", metavar="FILE", help="Owners of knobs, layer types and stages (default: the project's, else CODEOWNERS).")
 @click.option("--archive", metavar="DIR", help="Earlier measured runs of one configuration: how much runs differ (default: the project's).")
+@click.option("--reference", metavar="TRACE", help="Recent traffic that the traces should represent (default: the project's).")
 @click.option(
     "--selfcheck", type=click.Path(path_type=Path), metavar="FILE", help="Self-check that the verdict cites (`replay selfcheck`)."
 )

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 
 from gates.cli.arms import ArmSource, read_arm, read_arm_at, relative_name
 from gates.cli.commits import GIT_PREFIX, Commit, commit_time, open_commit
-from gates.cli.inputs import chosen, chosen_seed, load_hardware, load_model, load_traces, project_folder, required, with_measured
+from gates.cli.inputs import (
+    chosen,
+    chosen_seed,
+    load_hardware,
+    load_model,
+    load_reference,
+    load_traces,
+    project_folder,
+    required,
+    with_measured,
+)
 from gates.cli.rules import load_changed, read_rules
 from gates.cli.times import moment
 from gates.project import Project, find_project, project_in
@@ -43,6 +53,7 @@ class GateOptions:
     jobs: int
     selfcheck: Path | None = None
     history: str | None = None
+    reference: str | None = None
 
 
 def build_request(options: GateOptions, project: Project | None) -> GateRequest:
@@ -73,7 +84,8 @@ def build_request(options: GateOptions, project: Project | None) -> GateRequest:
         mapping=candidate.path or mapping_path,
     )
     selfcheck = _selfcheck(options.selfcheck, project, folder)
-    given = frozenset(name for name in ("model", "hardware", "traces") if getattr(options, name)) | _given_seed(options)
+    reference = load_reference(options.reference, project)
+    given = frozenset(name for name in ("model", "hardware", "traces", "reference") if getattr(options, name)) | _given_seed(options)
     changed = tuple(load_changed(project, before, given)) if commit is not None else ()
     return GateRequest(
         baseline=_arm(baseline, folder),
@@ -88,6 +100,8 @@ def build_request(options: GateOptions, project: Project | None) -> GateRequest:
         jobs=options.jobs,
         as_of=as_of_time(options.as_of, rules.policy, candidate.path, ages=selfcheck is not None),
         selfcheck=selfcheck,
+        reference=reference[0] if reference else None,
+        reference_name=relative_name(reference[1], folder) if reference else None,
         findings=(*rules.findings, *changed),
     )
 

@@ -113,6 +113,14 @@ def load_traces(options: Iterable[str], project: Project | None) -> list[tuple[T
     return named_traces(read_trace, options, project)
 
 
+def load_reference(option: str | None, project: Project | None) -> tuple[Trace, Path] | None:
+    """Return the trace of recent traffic named on the command line or in the project, with its path; None where neither names one."""
+    from replay.ingress.reader import read_trace
+
+    path = chosen(option, project.reference if project else None, project)
+    return None if path is None else (read_trace(path), path)
+
+
 def named_traces(read: Callable[[Path], Named], options: Iterable[str], project: Project | None) -> list[tuple[Named, Path]]:
     """Return what `read` makes of the traces named on the command line or in the project, each with its path.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 
 from gates.cli.arms import read_arm, relative_name, tables_beside
 from gates.cli.commits import GIT_PREFIX
-from gates.cli.inputs import chosen, chosen_seed, load_traces, project_folder
+from gates.cli.inputs import chosen, chosen_seed, load_reference, load_traces, project_folder
 from gates.cli.rules import SHIPPED_POLICY, read_rules
 from replay import documents
 from replay.errors import EvidenceError, SpecError
@@ -20,10 +21,13 @@ from replay.specs.mapping import MappingSpec, parse_mapping
 
 if TYPE_CHECKING:
     from gates.cli.gate_request import GateOptions
+    from gates.finding import Finding
     from gates.measured_gate import MeasuredResult
+    from gates.policy import PolicySpec
     from gates.project import Project
     from gates.request import MeasuredArm, MeasuredRequest, RunArchive
     from gates.statement import InputRecord
+    from replay.ingress.trace import Trace
 
 MEASURED_POLICY = "default policy for measured runs"
 _WHAT = "a mapping file (TOML)"
@@ -100,8 +104,11 @@ def measured_request(
     policy = default_measured_policy() if is_default else rules.policy
     traces = load_traces(options.traces, None) if options.traces else []
     archive = chosen(options.archive, project.archive if project else None, project)
+    arm = read_measured_arm(baseline, folder)
+    reference = load_reference(options.reference, project)
+    unlike = _unlike(policy, arm, traces[0][0] if traces else None, reference[0] if reference else None)
     return MeasuredRequest(
-        baseline=read_measured_arm(baseline, folder),
+        baseline=arm,
         read_candidate=partial(read_measured_arm, candidate, folder),
         policy=policy,
         policy_name=MEASURED_POLICY if is_default else rules.policy_name,
@@ -110,13 +117,32 @@ def measured_request(
         owners_digest=rules.owners_digest,
         seed=chosen_seed(options.seed, project),
         as_of=as_of_time(options.as_of, policy, None),
-        findings=rules.findings,
+        findings=(*rules.findings, *unlike),
         trace=traces[0][0] if traces else None,
         trace_name=relative_name(traces[0][1], folder) if traces else None,
         hardware=options.hardware[0] if options.hardware else None,
         model=options.model,
         archive=None if archive is None else read_archive(archive, folder),
     )
+
+
+def _unlike(policy: PolicySpec, arm: MeasuredArm, trace: Trace | None, reference: Trace | None) -> Iterator[Finding]:
+    """Find a load further from the reference than the policy accepts: that of the trace where one is named, else of each run's requests."""
+    import pyarrow.compute as pc
+
+    from gates.checks.representative import load_alike, shapes_alike, without_reference
+
+    limits = policy.representativeness
+    if reference is None:
+        yield from without_reference(limits, arm.label)
+    elif trace is not None:
+        yield from shapes_alike(limits, trace.name, trace.requests, reference)
+        yield from load_alike(limits, trace, reference)
+    else:
+        for name, run in arm.runs:
+            lengths = run.requests.select(["prompt_tokens", "output_tokens"]).drop_null()
+            known = lengths.filter(pc.and_(pc.greater(lengths["prompt_tokens"], 0), pc.greater(lengths["output_tokens"], 0)))
+            yield from shapes_alike(limits, name, known, reference)
 
 
 def read_measured_arm(sources: tuple[str, ...], folder: Path) -> MeasuredArm:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 SHIPPED_POLICY = "default policy"
-_LOAD_KEYS = ("model", "hardware", "traces", "seed")
+_LOAD_KEYS = ("model", "hardware", "traces", "reference", "seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

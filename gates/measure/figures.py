@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from gates.claim import ClaimSpec
     from gates.measure.requests import Mask
     from gates.plan import PlannedCell
+    from gates.policy import SloLimits
     from replay.ingress.measured.measured_run import MeasuredRun
 
-THROUGHPUT = "throughput_tokens_per_s"
+THROUGHPUT, GOODPUT = "throughput_tokens_per_s", "goodput_per_s"
+RATES = (THROUGHPUT, GOODPUT)
 _SLOPE_STEP = 0.01
 """Change of log latency over which the slope of a fraction is taken, to either side."""
 
@@ -38,22 +40,36 @@ def sample_of(cell: PlannedCell, spec: ClaimSpec, run: MeasuredRun) -> Floats:
 
 def figure_of(cell: PlannedCell, spec: ClaimSpec, run: MeasuredRun) -> float | None:
     """Return one run's figure of a claim, or None where it has none."""
-    if spec.metric == THROUGHPUT:
-        return rate_of_run(run)
+    if spec.metric in RATES:
+        return rate_of_run(run, limits_of(cell, spec))
     sample = sample_of(cell, spec, run)
     if not len(sample):
         return None
     return float(sample.mean()) if spec.percentile is None else percentile(sample, spec.percentile)
 
 
+def limits_of(cell: PlannedCell, spec: ClaimSpec) -> SloLimits | None:
+    """Return the limits that a rate counts requests by; None where it counts tokens."""
+    return cell.policy.slo if spec.metric == GOODPUT else None
+
+
 def slope_of(cell: PlannedCell, spec: ClaimSpec, table: pa.Table, figure: float, *, by_ratio: bool) -> float:
-    """Return how much a claim's figure changes per unit of log latency: 1 for its log, 0 for counts."""
+    """Return how much a claim's figure changes per unit of log latency: 1 for its log, 0 for counts.
+
+    The log of goodput, which falls steeply near a limit, changes at least by 1.
+    """
+    if spec.metric == GOODPUT:
+        share = float(read_metric(table, "slo_met", cell.policy.slo)[0].mean())
+        steepness = _attainment_slope(cell, spec, table)
+        return max(1.0, abs(steepness) / share) if share else 1.0
     if by_ratio:
         return 1.0
     if spec.definition.basis != "request_mean":
         return figure
-    if spec.metric != "slo_attainment_ratio":
-        return 0.0
+    return _attainment_slope(cell, spec, table) if spec.metric == "slo_attainment_ratio" else 0.0
+
+
+def _attainment_slope(cell: PlannedCell, spec: ClaimSpec, table: pa.Table) -> float:
     inside = members_of(spec.stratum, table)
     shares = [float(read_metric(_scaled(table, sign * _SLOPE_STEP), "slo_met", cell.policy.slo)[0][inside].mean()) for sign in (1, -1)]
     return (shares[0] - shares[1]) / (2 * _SLOPE_STEP)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gates.claim import ClaimSpec
-from gates.measure.figures import THROUGHPUT, figure_of
+from gates.measure.figures import GOODPUT, RATES, figure_of
 from gates.measure.measured import Measured
 from gates.measure.method import choose_method
 from gates.measure.pairing import Pairing
@@ -52,10 +52,10 @@ def _named(measured: Measured, method: str) -> Measured:
 def _unrecorded(cell: PlannedCell, specs: Sequence[ClaimSpec], baseline: Runs, candidate: Runs) -> Iterator[tuple[int, Measured]]:
     """Yield the claims that no measured run, or one of these runs, can have figures for."""
     for index, spec in enumerate(specs):
-        if spec.definition.basis == "window_ratio" and spec.metric != THROUGHPUT:
+        if spec.definition.basis == "window_ratio" and spec.metric not in RATES:
             sentence = f"a measured run does not record {spec.definition.label}"
             yield index, Measured(problem=("metric_absent", sentence))
-        elif spec.metric == "slo_attainment_ratio" and not any(run.is_summary for run in (*baseline, *candidate)):
+        elif spec.metric in ("slo_attainment_ratio", GOODPUT) and not any(run.is_summary for run in (*baseline, *candidate)):
             lacking = [name for name in SLO_LIMITS if getattr(cell.policy.slo, name) is not None and _lacks((*baseline, *candidate), name)]
             if lacking:
                 yield index, Measured(problem=("metric_absent", f"the policy limits {', '.join(lacking)}, which a run does not record"))

@@ -1,4 +1,7 @@
-"""Tokens per second of measured runs, by time windows: per busy second where the run brings its steps, else per second of its duration."""
+"""Tokens or good requests per second of measured runs, by time windows.
+
+Tokens per busy second where the run brings its steps, else per second of its duration.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gates.measure.goodput import goodput_windows
 from gates.measure.measured import Measured, divide, draw_units, usable
 from gates.statistics.blocks import Floats, block_sums
 from gates.statistics.estimate import from_arms
@@ -14,6 +18,7 @@ from replay.ingress.measured.measured_run import COMPLETED
 
 if TYPE_CHECKING:
     from gates.plan import PlannedCell
+    from gates.policy import SloLimits
     from gates.statistics.estimate import Method
     from replay.ingress.measured.measured_run import MeasuredRun
 
@@ -22,10 +27,13 @@ WINDOWS_COUNT = 50
 WALL_CLOCK = "tokens per second of the run's duration: of requests sent by a schedule it is the schedule that sets it"
 
 
-def throughput_figures(cell: PlannedCell, baseline: MeasuredRun, candidate: MeasuredRun, *, is_paired: bool) -> Measured:
-    """Return tokens per second of both runs, resampled by whole windows; the same ones in both where the load is the same."""
-    busy = baseline.steps is not None and candidate.steps is not None
-    arms = [_windows(run, busy=busy) for run in (baseline, candidate)]
+def rate_figures(cell: PlannedCell, baseline: MeasuredRun, candidate: MeasuredRun, *, slo: SloLimits | None, is_paired: bool) -> Measured:
+    """Return a rate of both runs, resampled by whole windows; the same ones in both where the load is the same.
+
+    With limits it is requests per second that met them, without tokens per second.
+    """
+    busy = slo is None and baseline.steps is not None and candidate.steps is not None
+    arms = [_windows(run, busy=busy) if slo is None else _good(run, slo) for run in (baseline, candidate)]
     lacking = [name for name, arm in zip(("the baseline", "the candidate"), arms, strict=True) if arm is None]
     if lacking:
         return Measured(problem=("metric_absent", f"{' and '.join(lacking)} does not record when its requests ended"))
@@ -37,7 +45,8 @@ def throughput_figures(cell: PlannedCell, baseline: MeasuredRun, candidate: Meas
         replicates.append(divide(block_sums(draw, arm[0]), block_sums(draw, arm[1])))
     figures = [float(arm[0].sum()) / float(arm[1].sum()) for arm in arms if arm is not None]
     pair = (replicates[0], replicates[1])
-    measured = Measured(n=WINDOWS_COUNT, baseline=figures[0], candidate=figures[1], warnings=() if busy else (WALL_CLOCK,))
+    warnings = () if busy or slo is not None else (WALL_CLOCK,)
+    measured = Measured(n=WINDOWS_COUNT, baseline=figures[0], candidate=figures[1], warnings=warnings)
     if not usable(pair):
         return replace(measured, problem=("undefined_resamples", "so few windows are busy that some resamples hold none of them"))
     method: Method = "block_bootstrap" if is_paired else "unpaired_bootstrap"
@@ -45,10 +54,16 @@ def throughput_figures(cell: PlannedCell, baseline: MeasuredRun, candidate: Meas
     return replace(measured, estimate=from_arms(method, (figures[0], figures[1]), pair, degrees, cell.policy.alpha, by_ratio=True))
 
 
-def rate_of_run(run: MeasuredRun) -> float | None:
-    """Return a run's tokens per second, or None where it does not record when its requests ended."""
-    arm = _windows(run, busy=run.steps is not None)
+def rate_of_run(run: MeasuredRun, slo: SloLimits | None = None) -> float | None:
+    """Return a run's tokens per second (good requests with limits), or None where it does not record when its requests ended."""
+    arm = _windows(run, busy=run.steps is not None) if slo is None else _good(run, slo)
     return None if arm is None else float(arm[0].sum()) / float(arm[1].sum())
+
+
+def _good(run: MeasuredRun, slo: SloLimits) -> tuple[Floats, Floats] | None:
+    """Return good requests and seconds by window [WINDOWS_COUNT], or None where a served request does not tell when it ended."""
+    found = _ended(run)
+    return None if found is None else goodput_windows(run.requests, slo, float(found[1].max()) / WINDOWS_COUNT, WINDOWS_COUNT)
 
 
 def _windows(run: MeasuredRun, *, busy: bool) -> tuple[Floats, Floats] | None:

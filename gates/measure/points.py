@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gates.claim import ClaimSpec
+from gates.measure.drift import drift_point
+from gates.measure.goodput import goodput_per_s
 from gates.measure.requests import members_of, read_metric
 from gates.policy import SloLimits
 from gates.statistics.blocks import Floats
@@ -32,7 +34,7 @@ def measure_points(specs: Sequence[ClaimSpec], slo: SloLimits | None, baseline: 
     points = []
     for spec in specs:
         if spec.definition.basis == "window_ratio":
-            points.append(_window_point(spec, baseline, candidate))
+            points.append(_window_point(spec, slo, baseline, candidate))
             continue
         (before, there), (after, also_there) = metrics[spec.definition.column]
         members = there & also_there & strata[spec.stratum]
@@ -48,7 +50,11 @@ def _request_point(percent: float | None, before: Floats, after: Floats) -> Poin
     return percentile(before, percent), percentile(after, percent)
 
 
-def _window_point(spec: ClaimSpec, baseline: Headline, candidate: Headline) -> Point:
+def _window_point(spec: ClaimSpec, slo: SloLimits | None, baseline: Headline, candidate: Headline) -> Point:
+    if spec.of is not None:
+        return drift_point(spec.of, baseline, candidate)
+    if spec.definition.denominator == "run":
+        return goodput_per_s(baseline.requests, slo), goodput_per_s(candidate.requests, slo)
     baseline_value, candidate_value = (_ratio(spec, arm) for arm in (baseline, candidate))
     return baseline_value, candidate_value
 

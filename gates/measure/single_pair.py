@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from gates.claim import ClaimSpec
 from gates.measure.between_runs import ArchivedSpread, ArchiveSets, archived_spread, figures_of_runs, with_single_run
-from gates.measure.figures import THROUGHPUT, busy_period_requests, figure_of, slope_of, values_of
+from gates.measure.figures import RATES, busy_period_requests, figure_of, limits_of, slope_of, values_of
 from gates.measure.measured import Measured
-from gates.measure.measured_windows import throughput_figures
+from gates.measure.measured_windows import rate_figures
 from gates.measure.pairing import Pairing, aligned, in_arrival_order
 from gates.measure.requests import mean_figures, pair_requests, percentile_figures
 from gates.measure.step_noise import FALLBACKS, PairNoise, RunNoise, pair_noise
@@ -56,8 +56,8 @@ def measure_pair(
     noise_of_runs = RunNoise(mapping=context.mappings[0])
     told = all(run.steps is not None for run in runs)
     for index, spec in wanted:
-        if spec.metric == THROUGHPUT:
-            measured, table = throughput_figures(cell, *runs, is_paired=True), None
+        if spec.metric in RATES:
+            measured, table = rate_figures(cell, *runs, slo=limits_of(cell, spec), is_paired=True), tables[1]
         else:
             values, table = pair_requests(spec, cell.policy.slo, *tables), tables[1]
             if values.problem is not None:
@@ -84,8 +84,9 @@ def measure_unpaired(cell: PlannedCell, wanted: Wanted, runs: tuple[MeasuredRun,
     tables = [in_arrival_order(run.requests) for run in runs]
     busy = max(busy_period_requests(table) for table in tables)
     for index, spec in wanted:
-        if spec.metric == THROUGHPUT:
-            yield index, _with_run_effect(cell, spec, throughput_figures(cell, *runs, is_paired=False), None, ())
+        if spec.metric in RATES:
+            measured = rate_figures(cell, *runs, slo=limits_of(cell, spec), is_paired=False)
+            yield index, _with_run_effect(cell, spec, measured, tables[1], ())
             continue
         found = [values_of(cell, spec, table) for table in tables]
         samples = found[0][0][found[0][1]], found[1][0][found[1][1]]
@@ -183,12 +184,12 @@ def _cross_checked(cell: PlannedCell, spec: ClaimSpec, measured: Measured, sampl
     return replace(measured, warnings=(*measured.warnings, warning))
 
 
-def _with_run_effect(cell: PlannedCell, spec: ClaimSpec, measured: Measured, table: pa.Table | None, archive: ArchiveSets) -> Measured:
+def _with_run_effect(cell: PlannedCell, spec: ClaimSpec, measured: Measured, table: pa.Table, archive: ArchiveSets) -> Measured:
     found = measured.estimate
     by_ratio = found is not None and found.scale == "ratio"
     archived: ArchivedSpread | None = None
     if archive and found is not None:
         archived = archived_spread(archive, figures_of_runs(lambda run: figure_of(cell, spec, run), by_ratio=by_ratio))
     figure = measured.candidate if measured.candidate is not None else 0.0
-    slope = 1.0 if table is None or found is None else slope_of(cell, spec, table, figure, by_ratio=by_ratio)
+    slope = 1.0 if found is None else slope_of(cell, spec, table, figure, by_ratio=by_ratio)
     return with_single_run(cell, spec, measured, archived, slope)

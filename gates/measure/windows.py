@@ -9,8 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gates.claim import ClaimSpec
+from gates.measure.drift import drift_figures
+from gates.measure.goodput import goodput_windows
 from gates.measure.measured import Measured, Problem, divide, draw_units, read_column, usable
 from gates.plan import PlannedCell
+from gates.policy import SloLimits
 from gates.statistics.blocks import BlockDraw, Floats, block_sums
 from replay.assembly.layers import ALL_LAYERS
 from replay.assembly.run import Run
@@ -28,12 +31,13 @@ def measure_windows(
         return
     draw = draw_units(cell, windows_count, "bootstrap.windows")
     for index, spec in wanted:
-        arms = [_sums(run, spec, windows_count) for run in (baseline, candidate)]
+        if spec.of is not None:
+            yield index, drift_figures(cell, spec.of, (baseline, candidate))
+            continue
+        arms = [_sums(run, spec, windows_count, cell.policy.slo) for run in (baseline, candidate)]
         lacking = [name for name, arm in zip(("the baseline", "the candidate"), arms, strict=True) if arm is None]
         if lacking:
-            what = spec.layer_type or "busy"
-            sentence = f"{' and '.join(lacking)} spent no {what} time"
-            yield index, Measured(n=windows_count, problem=("metric_absent", sentence))
+            yield index, Measured(n=windows_count, problem=("metric_absent", f"{' and '.join(lacking)} {_absent(spec)}"))
         else:
             yield index, _measure(cell, draw, [arm for arm in arms if arm is not None])
 
@@ -65,16 +69,26 @@ def _windows_count(windows: pa.Table) -> int:
     return int(pc.max(windows["window"]).as_py()) + 1 if windows.num_rows else 0
 
 
-def _sums(run: Run, spec: ClaimSpec, windows_count: int) -> tuple[Floats, Floats] | None:
-    """Return numerator and denominator by window [windows], or None where the denominator is 0 throughout."""
+def _absent(spec: ClaimSpec) -> str:
+    if spec.definition.numerator == "energy_j":
+        return "has no energy: the accelerator's description states no power"
+    return "ended no request" if spec.definition.denominator == "run" else f"spent no {spec.layer_type or 'busy'} time"
+
+
+def _sums(run: Run, spec: ClaimSpec, windows_count: int, slo: SloLimits | None) -> tuple[Floats, Floats] | None:
+    """Return numerator and denominator by window [windows], or None where one is missing or the denominator is 0 throughout."""
     definition = spec.definition
+    if definition.denominator == "run":
+        return goodput_windows(run.requests, slo, run.window_s, windows_count)
     rows = run.windows.filter(pc.equal(run.windows["layer_type"], spec.layer_type or ALL_LAYERS))
     index = rows["window"].to_numpy()
     columns = []
     of_time = {"reference": run.reference_flops_per_s, "busy": 1.0 / run.replicas_count}
     for name in (definition.numerator, definition.denominator):
         values = np.zeros(windows_count)
-        column, _ = read_column(rows, "time_s" if name in of_time else name)
+        column, present = read_column(rows, "time_s" if name in of_time else name)
+        if not present.any():
+            return None
         np.add.at(values, index, column * of_time.get(name, 1.0))
         columns.append(values)
     return (columns[0], columns[1]) if columns[1].sum() > 0 else None

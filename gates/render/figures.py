@@ -36,7 +36,13 @@ def format_value(value: float | None, unit: str) -> str:
 def subject(claim: Document) -> str:
     """Return what a claim is about: ``TTFT p99``, ``memory-stall fraction of attention``, with its stratum."""
     if claim["metric"] in METRICS:
-        return subject_phrase(claim["metric"], layer_type=claim["layer_type"], percentile=claim["percentile"], stratum=claim["stratum"])
+        return subject_phrase(
+            claim["metric"],
+            layer_type=claim["layer_type"],
+            percentile=claim["percentile"],
+            stratum=claim["stratum"],
+            of=claim.get("of"),
+        )
     parts = [claim["metric"], *([f"p{claim['percentile']:g}"] if claim["percentile"] is not None else [])]
     return " ".join(parts) + ("" if claim["stratum"] == ALL_REQUESTS else f" ({claim['stratum']})")
 

@@ -31,7 +31,7 @@ def with_resimulated(cell: PlannedCell, index: int, measured: Measured, resimula
     if measured.problem is not None and measured.problem[0] != "undefined_resamples":
         return measured
     if replicates is None and measured.replicates is not None and np.isnan(resimulated.baseline[:, index]).all():
-        return measured  # the replays keep no figures by layer type for claims that only advise
+        return measured  # the replays keep no windows for claims that only advise
     if replicates is None:
         sentence = "some replays of resampled traffic have no such figure"
         return replace(measured, replicates=None, problem=("undefined_resamples", sentence), method=RESIMULATION_METHOD)

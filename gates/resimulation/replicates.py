@@ -30,7 +30,7 @@ class Resimulated:
     """Paired replicates of one pair of mappings in one cell."""
 
     baseline: Floats
-    """[replicates, claims]; NaN where a replicate has no figure, and for advisory claims by layer type, which only whole runs tell."""
+    """[replicates, claims]; NaN where a replicate has no figure, and for advisory claims about what only windows of whole runs tell."""
     candidate: Floats
     errors: tuple[KernelError, ...]
     specific: Floats
@@ -114,7 +114,7 @@ class _Replicate:
         """Return the figures of every claim in one replicate."""
         trace = stitched(self.replayer.trace, self.draw, index)
         specs = [claim.spec for claim in self.cell.claims]
-        by_layer = any(spec.blocking and spec.definition.by_layer_type for spec in specs)
+        by_layer = any(spec.blocking and spec.definition.needs_windows for spec in specs)
         baseline, candidate = (
             self.replayer.headline(trace, mapping, self._factors(index, mapping, own=place == 1), by_layer=by_layer)
             for place, mapping in enumerate(self.arms)

@@ -103,5 +103,5 @@ class Bench:
         return rows
 
     def _headline(self, trace: Trace, factors: Mapping[str, float]) -> Headline:
-        by_layer = any(claim.spec.blocking and claim.spec.definition.by_layer_type for claim in self.cell.claims)
+        by_layer = any(claim.spec.blocking and claim.spec.definition.needs_windows for claim in self.cell.claims)
         return self.replayer.headline(trace, self.mapping, factors, by_layer=by_layer)

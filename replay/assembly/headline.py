@@ -30,6 +30,9 @@ class Headline:
     """By layer type (`all`: whole steps) and column of WINDOWS_SCHEMA; what was not worked out is absent."""
     reference_flops_per_s: float
     replicas_count: int
+    windows: pa.Table | None = None
+    """WINDOWS_SCHEMA; None where only sums were kept."""
+    window_s: float = 0.0
 
 
 def headline_of(run: Run) -> Headline:
@@ -37,9 +40,17 @@ def headline_of(run: Run) -> Headline:
     by_layer = run.windows.group_by("layer_type").aggregate([(name, "sum") for name in _SUMMED]).to_pylist()
     sums = {(row["layer_type"], name): row[f"{name}_sum"] for row in by_layer for name in _SUMMED}
     whole = run.windows.filter(pc.equal(run.windows["layer_type"], ALL_LAYERS))
-    tokens = float(pc.sum(whole["tokens"]).as_py() or 0)
+    tokens, energy_j = float(pc.sum(whole["tokens"]).as_py() or 0), pc.sum(whole["energy_j"]).as_py()
     sums |= {(layer, "tokens"): tokens for layer in {layer for layer, _ in sums}}
-    return Headline(requests=run.requests, sums=sums, reference_flops_per_s=run.reference_flops_per_s, replicas_count=run.replicas_count)
+    sums |= {} if energy_j is None else {(ALL_LAYERS, "energy_j"): energy_j}
+    return Headline(
+        requests=run.requests,
+        sums=sums,
+        reference_flops_per_s=run.reference_flops_per_s,
+        replicas_count=run.replicas_count,
+        windows=run.windows,
+        window_s=run.window_s,
+    )
 
 
 def headline_of_sums(requests: pa.Table, sums: Sums, table: StepTable) -> Headline:

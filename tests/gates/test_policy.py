@@ -83,7 +83,7 @@ BAD = {
     "unknown key": ("alhpa = 0.05", "alhpa", "alpha"),
     "unknown metric": ("[blocking]\nttft = { p95 = 0.03 }", "'ttft' in blocking", "ttft_s"),
     "unknown section": ("[blocked]\nttft_s = { p95 = 0.03 }", "blocked", "blocking"),
-    "metric that is not computed": ("[blocking]\njoules_per_token = 0.03", "joules_per_token", "one of"),
+    "metric that is not computed": ("[blocking]\njoules_per_request = 0.03", "joules_per_request", "one of"),
     "mean of a latency": ('[blocking]\nttft_s = { mean = "3 %" }', "mean", "means are not gated"),
     "latency without percentile": ('[blocking]\nttft_s = "3 %"', "ttft_s", "margin for each percentile"),
     "no percentile at all": ("[blocking]\nttft_s = {}", "ttft_s", "p95"),

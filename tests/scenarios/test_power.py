@@ -6,10 +6,14 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
+from gates.checks import Evidence, run_checks
+from gates.judge import judge
+from gates.metrics import METRICS
 from replay.catalog.hardware import read_hardware
 from replay.pipeline import Replayer
 from replay.specs.hardware import HostCosts, PowerSpec
 from tests.models import LLAMA_8B, mapping
+from tests.runs import cell_for, policy_of
 from tests.step_tables import make_trace
 
 CAP_W = 700.0
@@ -55,6 +59,17 @@ def decodes():
     return make_trace(arrival_s, np.ones(len(arrival_s)), np.full(len(arrival_s), 400))
 
 
+SUSTAINED = 'throttling = "disproves"\n[blocking]\nwindow_drift_ratio = { throughput_tokens_per_s = "3 %", clock_hz = "3 %" }\n'
+
+
+def gated(arms, trace):
+    """The claims and the findings about stability when the mapping without gaps is the candidate."""
+    policy = policy_of(SUSTAINED)
+    evidence = Evidence(baseline=arms.gaps, candidate=arms.graph, provenance=trace.provenance, policy=policy)
+    claims = {claim.key: claim for claim in judge(cell_for(arms.gaps, policy), arms.gaps, arms.graph)}
+    return claims, {finding.code: finding for finding in run_checks(evidence) if finding.bottleneck_class == "thermal"}
+
+
 @pytest.mark.parametrize("board", [BOARD, HOT], ids=["cap", "heat"])
 def test_a_mapping_that_wins_cold_and_draws_more_loses_when_it_is_sustained(prompts, board):
     """S19, flashinfer-ai/flashinfer 2899: without gaps between kernels a benchmark's first milliseconds are 15 % too good."""
@@ -71,6 +86,13 @@ def test_a_mapping_that_wins_cold_and_draws_more_loses_when_it_is_sustained(prom
     assert windows(arms.graph, "clock_hz")[-1] < 0.9 * 1.965e9
     assert arms.graph.steps["end_s"][-1].as_py() > arms.gaps.steps["end_s"][-1].as_py()
     assert windows(arms.graph, "joules_per_token")[-1] > windows(arms.gaps, "joules_per_token")[-1]
+    claims, thermal = gated(arms, prompts)
+    assert thermal["candidate_throttles"].effect == "disproves"
+    assert "clock falls from 1965" in thermal["candidate_throttles"].message
+    assert "tokens per busy second of the last third over the first: baseline 1, candidate 0.9" in thermal["candidate_throttles"].message
+    assert {key: claim.outcome for key, claim in claims.items()} == dict.fromkeys(claims, "disproved")
+    assert claims["window_drift_ratio.throughput_tokens_per_s"].baseline == pytest.approx(1.0, abs=0.002)
+    assert METRICS["window_drift_ratio"].direction == "lower"
 
 
 def test_the_same_mapping_is_as_good_as_before_where_steps_only_decode(decodes):
@@ -81,3 +103,6 @@ def test_the_same_mapping_is_as_good_as_before_where_steps_only_decode(decodes):
         assert windows(run, "clock_hz").min() == 1.965e9
     assert tokens_per_s(arms.graph) == pytest.approx(tokens_per_s(arms.gaps), rel=0.01)
     assert arms.graph.busy_s == pytest.approx(arms.gaps.busy_s, rel=0.01)
+    claims, thermal = gated(arms, decodes)
+    assert thermal == {}
+    assert {claim.outcome for claim in claims.values()} == {"holds"}
