@@ -45,6 +45,7 @@ class DriftBudget:
     """Oldest newest release of the history that may support a decision; None does not limit."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Representativeness:
     """How far the trace may be from a reference, recent traffic, and what it means where it is further."""
 

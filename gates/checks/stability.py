@@ -51,7 +51,7 @@ def _thermal(code: str, message: str, *, disproves: bool) -> Finding:
 
 
 def _drifts(baseline: Run, candidate: Run) -> str:
-    from gates.measure.drift import drift_point
+    from gates.measure.window_drift import drift_point
 
     points = drift_point("throughput_tokens_per_s", baseline, candidate)
     if not all(map(math.isfinite, points)):

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from gates.claim import ClaimSpec
-from gates.measure.drift import drift_point
 from gates.measure.goodput import goodput_per_s
 from gates.measure.requests import members_of, read_metric
+from gates.measure.window_drift import drift_point
 from gates.policy import SloLimits
 from gates.statistics.blocks import Floats
 from replay.assembly.headline import Headline

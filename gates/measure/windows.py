@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gates.claim import ClaimSpec
-from gates.measure.drift import drift_figures
 from gates.measure.goodput import goodput_windows
 from gates.measure.measured import Measured, Problem, divide, draw_units, read_column, usable
+from gates.measure.window_drift import drift_figures
 from gates.plan import PlannedCell
 from gates.policy import SloLimits
 from gates.statistics.blocks import BlockDraw, Floats, block_sums

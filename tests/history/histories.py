@@ -13,10 +13,10 @@ from gates.history.chain import History
 from gates.history.rows import ClaimRow, VerdictRow, rows_of
 from gates.judge import judge_measured
 from gates.measure.measured import Measured
-from gates.measure.run_effect import over_runs
 from gates.plan import CellSpec, make_plan
 from gates.policy import parse_policy
 from gates.statement import InputRecord, to_document
+from gates.statistics.runs import welch
 from gates.verdict import cell_verdict, combine
 
 CLAIM = 'replicates = 200\n[blocking]\nttft_s = { p99 = "3 %" }\n'
@@ -41,11 +41,8 @@ def gate_document(
     rules = parse_policy(policy, "policy.toml")
     plan = with_drift(make_plan(rules, [cell], 1, as_of=as_of), given, mapping(baseline[0]))
     planned = plan.cells[0]
-    measured = [
-        over_runs(planned, Measured(n=20_000, n_beyond=200), (baseline[1], candidate[1]), by_ratio=claim.spec.definition.scale == "ratio")
-        for claim in planned.claims
-    ]
-    claims = judge_measured(planned, measured)
+    measured = over_runs(baseline[1], candidate[1], rules.alpha)
+    claims = judge_measured(planned, [measured] * len(planned.claims))
     findings = tuple(drift_findings(planned, claims, as_of))
     inputs = [
         InputRecord(role=f"{side}_mapping", name=side, digest=mapping(arm[0]))
@@ -56,6 +53,14 @@ def gate_document(
         *history_records(plan, given),
     ]
     return to_document(combine([cell_verdict(cell, claims, findings)]), plan=plan, inputs=inputs, tool_version="1")
+
+
+def over_runs(baseline: Sequence[float], candidate: Sequence[float], alpha: float) -> Measured:
+    """Return figures of a claim by ratio over the replays of each arm, above 0."""
+    logs = np.log(baseline), np.log(candidate)
+    before, after = (float(np.exp(arm.mean())) for arm in logs)
+    estimate, runs_count = welch(*logs, alpha=alpha), min(map(len, logs))
+    return Measured(n=20_000, n_beyond=200, baseline=before, candidate=after, runs_count=runs_count, estimate=estimate)
 
 
 def steady(ratio: float) -> list[float]:

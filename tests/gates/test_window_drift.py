@@ -9,8 +9,8 @@ import pytest
 
 from gates.checks import Evidence, run_checks
 from gates.judge import judge
-from gates.measure.drift import drift_point
 from gates.measure.points import measure_points
+from gates.measure.window_drift import drift_point
 from gates.policy import parse_policy
 from replay.assembly.headline import headline_of
 from replay.assembly.run import WINDOWS_SCHEMA
