@@ -91,6 +91,17 @@ class PolicySpec:
         """Return the JSON form that is digested: every figure and every claim."""
         return asdict(self)
 
+    @classmethod
+    def from_document(cls, document: documents.Document) -> PolicySpec:
+        """Return the policy of a JSON form made by `to_document`."""
+        fields = dict(document)
+        for key in ("claims", "layer_claims"):
+            fields[key] = tuple(ClaimSpec(**claim) for claim in fields[key])
+        for key, kind in (("representativeness", Representativeness), ("slo", SloLimits), ("drift", DriftBudget)):
+            fields[key] = None if fields[key] is None else kind(**fields[key])
+        fields["prompt_bin_edges_tokens"] = tuple(fields["prompt_bin_edges_tokens"])
+        return cls(**fields)
+
     @property
     def digest(self) -> str:
         """Digest of every figure and claim; spelling and comments of the file do not count."""

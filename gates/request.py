@@ -59,6 +59,8 @@ class Cell:
     """How artifacts name the file."""
     model: ModelSpec
     hardware: HardwareSpec
+    trace_locator: str | None = None
+    """Where the trace lies as seen from the project, where it is a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class GateRequest:
     reference: Trace | None = None
     """Recent traffic that every trace is compared with."""
     reference_name: str | None = None
+    reference_locator: str | None = None
     findings: tuple[Finding, ...] = ()
     """About the inputs as a whole; they count in every cell."""
     history: HistoryInput | None = None
@@ -136,6 +139,7 @@ class MeasuredRequest:
     trace: Trace | None = None
     """What both arms were driven with, where the command line names it."""
     trace_name: str | None = None
+    trace_locator: str | None = None
     hardware: str | None = None
     """Name on the command line; else what the baseline's file says."""
     archive: RunArchive | None = None

@@ -158,7 +158,7 @@ class Replayer(Compiler):
     def run(self, mapping: MappingSpec) -> Run:
         """Return the mapping's run."""
         known = self._runs.get(mapping.digest)
-        return known or self._remember(self._runs, mapping.digest, self._replayed(mapping))
+        return known or self._remember(self._runs, mapping.digest, self.run_on(self.trace, mapping))
 
     def headline(self, trace: Trace, mapping: MappingSpec, kernel_factors: Mapping[str, float], *, by_layer: bool) -> Headline:
         """Return what a mapping's run on other traffic adds up to, with each kernel's whole time scaled; nothing of it is remembered.
@@ -167,24 +167,22 @@ class Replayer(Compiler):
         """
         table = self.table(mapping)
         if by_layer or not has_sums(trace, table):
-            return headline_of(self._run_on(trace, mapping, kernel_factors))
+            return headline_of(self.run_on(trace, mapping, kernel_factors))
         requests, sums = replay_sums(trace, table, kernel_factors=kernel_factors)
         return headline_of_sums(requests, sums, table)
 
-    def _replayed(self, mapping: MappingSpec) -> Run:
-        return self._run_on(self.trace, mapping, {})
-
-    def _run_on(self, trace: Trace, mapping: MappingSpec, kernel_factors: Mapping[str, float]) -> Run:
+    def run_on(self, trace: Trace, mapping: MappingSpec, kernel_factors: Mapping[str, float] | None = None) -> Run:
+        """Return a mapping's run on other traffic, with each kernel's whole time scaled; it is not remembered."""
         table = self.table(mapping)
         return assemble(
             trace=trace,
             table=table,
-            replayed=replay(trace, table, kernel_factors=kernel_factors),
+            replayed=replay(trace, table, kernel_factors=kernel_factors or {}),
             model=self.model.name,
             hardware=self.hardware.name,
             mapping_digest=mapping.digest,
             seed=self.seed,
-            kernel_factors=kernel_factors,
+            kernel_factors=kernel_factors or {},
         )
 
 

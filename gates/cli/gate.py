@@ -12,7 +12,7 @@ from gates.cli.gate_request import GateOptions, arm_sources, build_request, with
 from gates.cli.history import append_verdict, with_history
 from gates.cli.inputs import chosen_out, current_project, measurements_option, project_folder, work_options
 from gates.cli.measured_arms import is_measured, measured_request, without_measured_pair
-from gates.cli.outcome import FORMATS, clear_outcome, render, write_outcome
+from gates.cli.outcome import FORMATS, clear_outcome, render
 from gates.cli.progress import note
 from gates.cli.table_cache import cache_option, user_cache
 from gates.project import DEFAULT_OUT, Project
@@ -22,6 +22,7 @@ from replay.errors import EvidenceError, InputError, SpecError, nearest
 if TYPE_CHECKING:
     from gates.gate import GateResult
     from gates.measured_gate import MeasuredResult
+    from gates.packet.signature import Signer
     from replay.pipeline import TableCache
 
 
@@ -52,25 +53,54 @@ if TYPE_CHECKING:
     "--history", metavar="URL|PATH", help="Ledger that the verdict is appended to, and drift is judged by (default: the project's)."
 )
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for verdict.json, summary.md and evidence/.")
+@click.option("--packet", type=click.Path(path_type=Path), metavar="FILE.zip", help="Also write verdict and evidence as one zip.")
+@click.option("--sign-key", type=click.Path(path_type=Path), metavar="FILE", help="Private key (Ed25519, PEM) to sign the verdict with.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What is printed.")
 @click.option("--fail-on", metavar="LIST", default=",".join(FAIL_ON), show_default=True, help="Bases that exit non-zero.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Trace and accelerator pairs judged at once (default: the processors).")
 @click.pass_context
-def command(ctx: click.Context, /, out: Path | None, form: str, fail_on: str, jobs: int | None, no_cache: bool, **given: Any) -> None:
+def command(
+    ctx: click.Context,
+    /,
+    out: Path | None,
+    packet: Path | None,
+    sign_key: Path | None,
+    form: str,
+    fail_on: str,
+    jobs: int | None,
+    no_cache: bool,
+    **given: Any,
+) -> None:
     """Decide whether a mapping change may be released, from replays of recorded traces.
 
     Both mappings are replayed on every trace and accelerator; claims fixed beforehand are judged with paired statistics.
     Results that benchmarks and engines measured (vLLM, SGLang, AIPerf, GuideLLM, tables, ...) are judged as they are.
     Exit codes: 0 release; 10 regression, 20 inconclusive, 30 invalid evidence (all three: rollback); 2 usage.
     """
+    from gates.packet.outcome import write_outcome
+    from gates.packet.packet import folder_contents, zip_bytes
+    from replay.documents import check_writable, write_atomic
+
     project, folder = _cleared(out)
-    bases = _bases(fail_on)
+    bases, sign = _bases(fail_on), _signer(sign_key)
+    if packet is not None:
+        check_writable(packet)
     options = GateOptions(**given, jobs=jobs or os.cpu_count() or 1)
     result = _result(options, project, user_cache(no_cache))
-    document = write_outcome(result, folder)
+    document = write_outcome(result, folder, sign)
+    if packet is not None:
+        write_atomic(packet, zip_bytes(folder_contents(folder)))
     append_verdict(document, result.request, options.history, project)
     click.echo(render(document, form, out=folder, project=project_folder(project)), nl=False)
     ctx.exit(result.verdict.exit_code(bases))
+
+
+def _signer(key: Path | None) -> Signer | None:
+    if key is None:
+        return None
+    from gates.packet.signature import signer_of
+
+    return signer_of(key)
 
 
 def _cleared(out: Path | None) -> tuple[Project | None, Path]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gates.cli.arms import ArmSource, read_arm, read_arm_at, relative_name
+from gates.cli.arms import ArmSource, locator, read_arm, read_arm_at, relative_name
 from gates.cli.commits import GIT_PREFIX, Commit, commit_time, open_commit
 from gates.cli.inputs import (
     chosen,
@@ -102,6 +102,7 @@ def build_request(options: GateOptions, project: Project | None) -> GateRequest:
         selfcheck=selfcheck,
         reference=reference[0] if reference else None,
         reference_name=relative_name(reference[1], folder) if reference else None,
+        reference_locator=locator(reference[1], folder) if reference else None,
         findings=(*rules.findings, *changed),
     )
 
@@ -150,7 +151,8 @@ def _only(role: str, sources: tuple[str, ...]) -> str:
 def _cell(trace: Trace, path: Path, model: ModelSpec, hardware: HardwareSpec, folder: Path) -> Cell:
     from gates.request import Cell
 
-    return Cell(trace=trace, trace_name=relative_name(path, folder), model=model, hardware=hardware)
+    name, place = relative_name(path, folder), locator(path, folder)
+    return Cell(trace=trace, trace_name=name, trace_locator=place, model=model, hardware=hardware)
 
 
 def _given_seed(options: GateOptions) -> frozenset[str]:

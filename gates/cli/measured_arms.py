@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gates.cli.arms import read_arm, relative_name, tables_beside
+from gates.cli.arms import locator, read_arm, relative_name, tables_beside
 from gates.cli.commits import GIT_PREFIX
 from gates.cli.inputs import chosen, chosen_seed, load_reference, load_traces, project_folder
 from gates.cli.rules import SHIPPED_POLICY, read_rules
@@ -120,6 +120,7 @@ def measured_request(
         findings=(*rules.findings, *unlike),
         trace=traces[0][0] if traces else None,
         trace_name=relative_name(traces[0][1], folder) if traces else None,
+        trace_locator=locator(traces[0][1], folder) if traces else None,
         hardware=options.hardware[0] if options.hardware else None,
         model=options.model,
         archive=None if archive is None else read_archive(archive, folder),

@@ -1,35 +1,30 @@
-"""Files and output of `replay gate`: an old verdict goes first, evidence is written before the new one, each whole."""
+"""Output of `replay gate`: an old verdict goes first, so that none survives a gate that fails."""
 
 from __future__ import annotations
 
 import os
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gates.cli.commits import repository_prefix
+from gates.packet.packet import EVIDENCE, PACKET, SIGNATURE, SUMMARY, VERDICT
 from replay import documents
 from replay.errors import SpecError
 
-if TYPE_CHECKING:
-    from gates.gate import GateResult
-    from gates.measured_gate import MeasuredResult
-
 Document = dict[str, Any]
 FORMATS = ("text", "json", "markdown", "github", "junit")
-VERDICT, SUMMARY, EVIDENCE = "verdict.json", "summary.md", "evidence"
 
 
 def clear_outcome(folder: Path) -> None:
-    """Remove the verdict and summary of an earlier gate, so that none survives a gate that fails; check that new ones can be written.
+    """Remove the verdict of an earlier gate and what goes with it, so that none survives a gate that fails; check the place for new ones.
 
     Raises:
         SpecError: something else has their names, or the folder cannot be written to.
     """
-    from gates.evidence import check_place
+    from gates.packet.evidence import check_place
 
     check_place(folder / EVIDENCE)
-    for name, is_ours in ((VERDICT, _is_verdict), (SUMMARY, _is_summary)):
+    for name, is_ours in ((VERDICT, _is_verdict), (PACKET, _is_index), (SIGNATURE, _is_envelope), (SUMMARY, _is_summary)):
         path = folder / name
         documents.check_writable(path)
         if not os.path.lexists(path):
@@ -40,44 +35,6 @@ def clear_outcome(folder: Path) -> None:
             path.unlink()
         except OSError as error:
             raise documents.not_writable(path, error) from error
-
-
-def write_outcome(result: GateResult | MeasuredResult, folder: Path) -> dict[str, Any]:
-    """Write evidence first and the verdict last, each whole; return the verdict document.
-
-    Where nothing could be replayed there is no evidence to write.
-    """
-    from gates.render.markdown import render_markdown
-    from gates.statement import to_document
-
-    evidence, fidelity = _parts(result, folder / EVIDENCE)
-    document = to_document(
-        result.verdict,
-        plan=result.plan,
-        inputs=result.inputs,
-        tool_version=version("replay-gate"),
-        evidence=evidence,
-        fidelity=fidelity,
-    )
-    documents.check(document, "verdict.v1", VERDICT)
-    documents.write_atomic(folder / SUMMARY, render_markdown(document).encode())
-    documents.write_json(folder / VERDICT, document)
-    return document
-
-
-def _parts(result: GateResult | MeasuredResult, folder: Path) -> tuple[Document | None, Document | None]:
-    """Write the evidence, where there is any, and return its record and how far the hardware model is trusted (measured runs need none)."""
-    from gates.gate import GateResult
-
-    if not result.cells:
-        return None, None
-    if isinstance(result, GateResult):
-        from gates.packet import write_packet
-
-        return write_packet(result, folder), _fidelity(result)
-    from gates.measured_packet import write_measured_packet
-
-    return write_measured_packet(result, folder), None
 
 
 def render(document: dict[str, Any], form: str, *, out: Path, project: Path) -> str:
@@ -111,23 +68,23 @@ def _is_verdict(path: Path) -> bool:
     return isinstance(found, str) and found.rpartition("/")[0] == PREDICATE_TYPE.rpartition("/")[0]
 
 
+def _is_index(path: Path) -> bool:
+    return _has_keys(path, {"schema_version", "environment", "traces", "files", "digest"})
+
+
+def _is_envelope(path: Path) -> bool:
+    return _has_keys(path, {"payload", "payloadType", "signatures"})
+
+
+def _has_keys(path: Path, keys: set[str]) -> bool:
+    try:
+        return set(documents.read_json_object(path, "a file of a packet")) == keys
+    except SpecError:
+        return False
+
+
 def _is_summary(path: Path) -> bool:
     try:
         return documents.read_bytes(path, "a summary").startswith((b"## RELEASE - ", b"## ROLLBACK - "))
     except SpecError:
         return False
-
-
-def _fidelity(result: GateResult) -> dict[str, Any]:
-    """Return how the kernels' costs are known, by accelerator and for all: what holds for most of the candidate's device time.
-
-    The weakest accelerator stands for all.
-    """
-    from replay.pipeline import trusted_source
-    from replay.tiling.library import SOURCES
-
-    sources: dict[str, str] = {}
-    for cell in result.cells:
-        found = trusted_source(cell.replayer, result.request.candidate.mapping)
-        sources[cell.replayer.hardware.name] = max(found, sources.get(cell.replayer.hardware.name, found), key=SOURCES.index)
-    return {"calibration": max(sources.values(), key=SOURCES.index), "by_hardware": sources}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gates.evidence import CellEvidence, paired_requests, write_evidence
+from gates.packet.evidence import CellEvidence, paired_requests, write_evidence
 from replay import documents
 from replay.errors import InvariantError, SpecError
 from replay.provenance import digest_bytes

@@ -4,7 +4,8 @@
 
     evidence/
     ├── manifest.json                    SHA-256 and size of every other file
-    ├── plan.json claims.csv             what was asked, and every claim's figures
+    ├── request.json plan.json           what the gate was given, and what it was going to decide
+    ├── claims.csv                       every claim's figures
     └── <trace>-<accelerator>-<model>/
         ├── requests.parquet             both arms' metrics request by request
         ├── steps.csv layers.csv         totals by arm, and by arm and layer type
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gates.claim import Claim
+from gates.packet.packet import MANIFEST, VERDICT, file_rows
 from replay import documents
 from replay.errors import InvariantError, SpecError
 from replay.folders import check_folder, parquet_bytes, write_folder
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-MANIFEST = "manifest.json"
 _WANTED = "an evidence folder made by `replay gate`"
 _LONGEST_NAME = 180
 _PAIRED_COLUMNS = ("status", "queue_s", "ttft_s", "tpot_s", "itl_s", "e2e_s", "preemptions_per_request")
@@ -60,7 +61,7 @@ def write_evidence(
     """Write the evidence folder, whole or not at all, and return the verdict's `evidence`: ``{path, digest, reproduce}``.
 
     An evidence folder that is there already is replaced; a file that its manifest does not list protects it. `path` is the
-    folder's name; `digest` is that of the manifest; `reproduce` is null until there is a command that recomputes the verdict.
+    folder's name; `digest` is that of the manifest; `reproduce` is the command that recomputes the verdict, given where it lies.
     `files` are kept at the top.
 
     Raises:
@@ -69,7 +70,7 @@ def write_evidence(
     contents = _distinct(_contents(plan, claims, cells, files or {}))
     manifest = _manifest(contents)
     write_folder(folder, {**contents, MANIFEST: manifest}, what=_WANTED, listed=listed_files)
-    return {"path": folder.name, "digest": digest_bytes(manifest), "reproduce": None}
+    return {"path": folder.name, "digest": digest_bytes(manifest), "reproduce": f"replay reproduce {VERDICT}"}
 
 
 def listed_files(folder: Path) -> frozenset[str] | None:
@@ -119,7 +120,7 @@ def _contents(
     yield "plan.json", documents.pretty_json(plan).encode()
     yield "claims.csv", _claims_csv(claims)
     yield from files.items()
-    for folder, cell in _named(cells):
+    for folder, cell in zip(cell_folders([cell.baseline for cell in cells]), cells, strict=True):
         yield f"{folder}/requests.parquet", parquet_bytes(paired_requests(cell.baseline, cell.candidate))
         yield f"{folder}/steps.csv", csv_bytes([_step_totals(arm, run) for arm, run in _arms(cell)])
         layers = [{"arm": arm, **row} for arm, run in _arms(cell) for row in run.layers.to_pylist()]
@@ -138,18 +139,17 @@ def _distinct(files: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
     return dict(sorted(contents.items()))
 
 
-def _named(cells: Sequence[CellEvidence]) -> Iterator[tuple[str, CellEvidence]]:
-    """Yield each cell with a folder name of its own, made of plain characters."""
-    used: set[str] = set()
-    for cell in cells:
-        full = f"{cell.baseline.trace}-{cell.baseline.hardware}-{cell.baseline.model}"
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "_", full).lstrip(".")[:_LONGEST_NAME]
+def cell_folders(baselines: Sequence[Run]) -> list[str]:
+    """Return for each cell, by its baseline's run, a folder name of its own, made of plain characters."""
+    names: list[str] = []
+    for run in baselines:
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{run.trace}-{run.hardware}-{run.model}").lstrip(".")[:_LONGEST_NAME]
         name, count = plain, 1
-        while name in used:
+        while name in names:
             count += 1
             name = f"{plain}.{count}"
-        used.add(name)
-        yield name, cell
+        names.append(name)
+    return names
 
 
 def _arms(cell: CellEvidence) -> tuple[tuple[str, Run], tuple[str, Run]]:
@@ -190,5 +190,5 @@ def csv_bytes(rows: Sequence[Document]) -> bytes:
 
 
 def _manifest(contents: Mapping[str, bytes]) -> bytes:
-    rows = [{"path": name, "sha256": digest_bytes(data).removeprefix("sha256:"), "bytes": len(data)} for name, data in contents.items()]
+    rows = file_rows(contents)
     return documents.pretty_json({"files": rows}).encode()

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gates.evidence import CellEvidence, csv_bytes, write_evidence
 from gates.gate import GateResult, JudgedCell
+from gates.packet.evidence import CellEvidence, cell_folders, csv_bytes, write_evidence
+from gates.packet.minimal import SLICE, minimal_slice
+from gates.packet.requests import HARDWARE, MAPPINGS, MODEL, REQUEST, to_document
 from replay import documents
 from replay.mapping_sheet import StepShape, mapping_sheet
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from gates.plan import PlannedCell
     from replay.assembly.run import Run
     from replay.specs.mapping import MappingSpec
     from replay.tiling.step_table import StepLimits
@@ -23,16 +26,19 @@ Document = dict[str, Any]
 
 def write_packet(result: GateResult, folder: Path) -> Document:
     """Write the packet and return the verdict's `evidence` record."""
+    request = result.request
+    folders = cell_folders([cell.baseline for cell in result.cells])
+    written = {
+        REQUEST: to_document(request, folders),
+        MAPPINGS["baseline"]: request.baseline.mapping.to_document(),
+        MAPPINGS["candidate"]: request.candidate.mapping.to_document(),
+    }
     return write_evidence(
         folder,
         plan=result.plan.to_document(),
         claims=[claim for cell in result.cells for claim in cell.verdict.claims],
-        cells=[_cell(result, cell) for cell in result.cells],
-        files={
-            "baseline-mapping.json": documents.pretty_json(result.request.baseline.mapping.to_document()).encode(),
-            "candidate-mapping.json": documents.pretty_json(result.request.candidate.mapping.to_document()).encode(),
-            **_measure_next(result.cells),
-        },
+        cells=[_cell(result, cell, planned) for cell, planned in zip(result.cells, result.plan.cells, strict=True)],
+        files={**{name: documents.pretty_json(document).encode() for name, document in written.items()}, **_measure_next(result.cells)},
     )
 
 
@@ -66,12 +72,12 @@ def typical_steps(run: Run, limits: StepLimits) -> tuple[StepShape, ...]:
     return tuple(shapes)
 
 
-def _cell(result: GateResult, cell: JudgedCell) -> CellEvidence:
+def _cell(result: GateResult, cell: JudgedCell, planned: PlannedCell) -> CellEvidence:
     """Return a cell's evidence; both sheets describe the baseline's typical steps, so that they can be compared line by line."""
     replayer = cell.replayer
     files: dict[str, bytes | pa.Table] = {
-        "model.json": documents.pretty_json(replayer.model.to_document()).encode(),
-        "hardware.json": documents.pretty_json(replayer.hardware.to_document()).encode(),
+        MODEL: documents.pretty_json(replayer.model.to_document()).encode(),
+        HARDWARE: documents.pretty_json(replayer.hardware.to_document()).encode(),
     }
     arms: tuple[tuple[str, MappingSpec], ...] = (
         ("baseline", result.request.baseline.mapping),
@@ -81,4 +87,7 @@ def _cell(result: GateResult, cell: JudgedCell) -> CellEvidence:
         compiled = replayer.schedule(mapping)
         steps = typical_steps(cell.baseline, compiled.table.limits)
         files[f"{arm}-mapping-sheet.csv"] = mapping_sheet(compiled, replayer.hardware, mapping, steps)
+    found = minimal_slice(cell, planned, (arms[0][1], arms[1][1]))
+    if found is not None:
+        files[f"{SLICE}.parquet"], files[f"{SLICE}.json"] = found.requests, documents.pretty_json(found.to_document()).encode()
     return CellEvidence(baseline=cell.baseline, candidate=cell.candidate, files=files)

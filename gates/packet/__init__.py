@@ -1,0 +1,1 @@
+"""Evidence packets: the files of a verdict, from which anyone checks it and recomputes it."""
