@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 Progress = Callable[[str], None]
 _LONGEST = 60
+_CAUSES = ("tool", "inputs", "plan")
+"""Parts of a verdict that say what it was made from: where they differ, that comes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,8 @@ def reproduce(packet: Packet, places: TracePlaces, out: Path, progress: Progress
     if before == after:
         return Reproduction(differences=(), environment=())
     was, now = (documents.parse_json(data.decode(), VERDICT)["predicate"] for data in (before, after))
-    return Reproduction(differences=tuple(_differences(was, now, "")), environment=tuple(_other_environment(packet)))
+    ordered = ({key: one[key] for key in (*_CAUSES, *(key for key in one if key not in _CAUSES))} for one in (was, now))
+    return Reproduction(differences=tuple(_differences(*ordered, "")), environment=tuple(_other_environment(packet)))
 
 
 def _recomputed(packet: Packet, places: TracePlaces, progress: Progress, cache: TableCache | None) -> GateResult | MeasuredResult:

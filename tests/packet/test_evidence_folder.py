@@ -54,7 +54,7 @@ def test_the_manifest_digests_every_file_in_order_and_the_verdict_digests_the_ma
     assert {row["path"]: (row["sha256"], row["bytes"]) for row in rows} == {
         name: (hashlib.sha256(data).hexdigest(), len(data)) for name, data in found.items()
     }
-    assert evidence == {"path": "evidence", "digest": digest_bytes(manifest), "reproduce": None}
+    assert evidence == {"path": "evidence", "digest": digest_bytes(manifest), "reproduce": "replay reproduce verdict.json"}
     assert sorted(found) == [
         "chat-h100-sxm-tiny/baseline.sheet.csv",
         "chat-h100-sxm-tiny/layers.csv",
