@@ -12,7 +12,7 @@ from replay import documents
 from replay.errors import SpecError
 
 Document = dict[str, Any]
-FORMATS = ("text", "json", "markdown", "github", "junit")
+FORMATS = ("text", "json", "markdown", "github", "junit", "sarif", "test-result")
 
 
 def clear_outcome(folder: Path) -> None:
@@ -37,8 +37,8 @@ def clear_outcome(folder: Path) -> None:
             raise documents.not_writable(path, error) from error
 
 
-def render(document: dict[str, Any], form: str, *, out: Path, project: Path) -> str:
-    """Return a verdict document in one of FORMATS; `out` is where the files lie, `project` the project's folder."""
+def render(document: dict[str, Any], form: str, *, out: Path | None, project: Path) -> str:
+    """Return a verdict document in one of FORMATS; `out` is where the files lie, if anywhere, `project` the project's folder."""
     if form == "json":
         return documents.pretty_json(document)
     if form == "markdown":
@@ -53,9 +53,17 @@ def render(document: dict[str, Any], form: str, *, out: Path, project: Path) -> 
         from gates.render.junit import render_junit
 
         return render_junit(document)
+    if form == "sarif":
+        from gates.render.sarif import render_sarif
+
+        return render_sarif(document, prefix=repository_prefix(project))
+    if form == "test-result":
+        from gates.render.attestation import render_test_result
+
+        return render_test_result(document)
     from gates.render.text import render_text
 
-    return render_text(document, folder=str(out))
+    return render_text(document, folder=None if out is None else str(out))
 
 
 def _is_verdict(path: Path) -> bool:

@@ -72,8 +72,7 @@ def reproduce(packet: Packet, places: TracePlaces, out: Path, progress: Progress
     if before == after:
         return Reproduction(differences=(), environment=())
     was, now = (documents.parse_json(data.decode(), VERDICT)["predicate"] for data in (before, after))
-    ordered = ({key: one[key] for key in (*_CAUSES, *(key for key in one if key not in _CAUSES))} for one in (was, now))
-    return Reproduction(differences=tuple(_differences(*ordered, "")), environment=tuple(_other_environment(packet)))
+    return Reproduction(differences=tuple(_differences(_ordered(was), _ordered(now), "")), environment=tuple(_other_environment(packet)))
 
 
 def _recomputed(packet: Packet, places: TracePlaces, progress: Progress, cache: TableCache | None) -> GateResult | MeasuredResult:
@@ -149,6 +148,10 @@ def _trace(path: Path, name: str) -> Trace | str:
         return read_trace(path, name=name)
     except InputError as error:
         return f"{error.where}: {error.got}"
+
+
+def _ordered(predicate: Document) -> Document:
+    return {key: predicate[key] for key in (*_CAUSES, *(key for key in predicate if key not in _CAUSES))}
 
 
 def _differences(was: Any, now: Any, place: str) -> Iterator[str]:

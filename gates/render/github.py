@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from gates.render.blame import blamed, mapping_file
 from gates.render.markdown import render_markdown
 from gates.render.story import headline, knob_change
 from replay.provenance import digest_bytes
@@ -43,32 +44,14 @@ def workflow_commands(document: Document, *, prefix: str = "") -> list[str]:
     decides = headline(predicate)
     if predicate["decision"] == "release":
         return [_command("notice", {"title": title}, decides)]
-    knobs = list(_blamed(predicate))
+    knobs = list(blamed(predicate))
     if not knobs:
         return [_command("error", {"title": title}, decides)]
-    name = _mapping_file(predicate)
+    name = mapping_file(predicate)
     file = None if name is None else prefix + name
     return [
         _command("error", _place(file, knob) | {"title": title}, _message(predicate, knob, decides)) for knob in knobs[:MAX_ANNOTATIONS]
     ]
-
-
-def _blamed(predicate: Document) -> Iterator[Document]:
-    """Yield the knobs to undo, or every changed one where no revert is known and knobs may be at fault."""
-    mitigation = predicate["mitigation"]
-    if mitigation is not None:
-        yield from (knob for knob in predicate["knobs"] if knob["knob"] in mitigation["revert"])
-    elif predicate["basis"] != "invalid_evidence":
-        yield from predicate["knobs"]
-
-
-def _mapping_file(predicate: Document) -> str | None:
-    """Return the candidate's mapping file; of ``git:REF:path`` the path."""
-    name = next((record["name"] for record in predicate["inputs"] if record["role"] == "candidate_mapping"), None)
-    if name is None or not name.startswith("git:"):
-        return name
-    parts = name.split(":", 2)
-    return parts[2] if len(parts) == 3 else None
 
 
 def _place(file: str | None, knob: Document) -> dict[str, str]:
