@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from gates.attribution.severity import by_severity
 from gates.claim import claim_key
 from gates.render.blame import blamed, mapping_file
 from gates.render.figures import accepted, bounds, change, format_value, subject
@@ -34,7 +35,7 @@ def render_sarif(document: Document, *, prefix: str = "") -> str:
 
 
 def _results(predicate: Document) -> Iterator[dict[str, Any]]:
-    claims = [claim for claim in predicate["claims"] if claim["blocking"] and claim["outcome"] != "holds"]
+    claims = [claim for claim in by_severity(predicate["claims"]) if claim["blocking"] and claim["outcome"] != "holds"]
     if predicate["decision"] != "release" and (predicate["basis"] == "invalid_evidence" or not claims):
         yield _result(VERDICT_RULE, "error", headline(predicate), predicate["basis"])
         return
