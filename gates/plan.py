@@ -14,7 +14,7 @@ from replay.errors import SpecError
 from replay.provenance import digest_document
 
 if TYPE_CHECKING:
-    from gates.checks.drift import CellDrift
+    from gates.history.carried import CellDrift
     from replay.assembly.run import Run
 
 METHOD = "paired_circular_block_bootstrap"

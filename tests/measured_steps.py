@@ -9,8 +9,8 @@ import pyarrow as pa
 from scipy.signal import lfilter
 
 from gates.measure.step_replay import latency_of
-from replay.execution.engine import StepNoise
 from replay.execution.engine import replay as replay_trace
+from replay.execution.replica import StepNoise
 from replay.ingress.measured.measured_run import MEASURED_SCHEMA, METRICS, STEPS_SCHEMA, MeasuredFacts, MeasuredRun
 from replay.ingress.trace import Trace
 from tests.measured import FACTS

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from gates.checks.ages import parse_time
 from gates.finding import Effect, Finding
+from gates.history.carried import CarriedDrift, CellDrift
 from gates.history.chain import Drift, History, drift_of
 from gates.metrics import METRICS
 from gates.statement import InputRecord
@@ -38,33 +39,6 @@ class HistoryInput:
     """Why it could not be read, or that none was given."""
     anchor: str | None = None
     """Identity of the mapping that the policy's anchor names."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedDrift:
-    """Drift that one blocking claim brings along."""
-
-    key: str
-    drift: Drift
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellDrift:
-    """What a cell's blocking claims bring along from the history, fixed in the plan."""
-
-    budget: float
-    """Largest worsening since the anchor, as a fraction."""
-    max_gap_days: float | None
-    carried: tuple[CarriedDrift, ...] = ()
-    undeclared: tuple[str, ...] = ()
-    """Claims of the history that this plan does not declare."""
-    last_release_at: str | None = None
-    problem: str | None = None
-
-    def to_document(self) -> dict[str, Any]:
-        """Return the JSON form that is digested."""
-        rows = [{"claim": one.key, **asdict(one.drift), "verdicts": list(one.drift.verdicts)} for one in self.carried]
-        return {**asdict(self), "carried": rows, "undeclared": list(self.undeclared)}
 
 
 def with_drift(plan: Plan, given: HistoryInput | None, baseline: str) -> Plan:

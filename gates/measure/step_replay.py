@@ -13,7 +13,8 @@ from gates.statistics.blocks import Floats
 from gates.statistics.noise_fit import Noise, StepTimes
 from replay.calibration.runs.server import BLOCK_TOKENS, Server
 from replay.calibration.runs.step_model import StepTables
-from replay.execution.engine import StepNoise, replay
+from replay.execution.engine import replay
+from replay.execution.replica import StepNoise
 from replay.ingress.measured.measured_run import COMPLETED
 from replay.ingress.trace import Trace, build_trace
 from replay.provenance import TraceProvenance

@@ -27,7 +27,6 @@ from replay.assembly.layers import ALL_LAYERS
 from replay.seeds import stream
 
 if TYPE_CHECKING:
-    from gates.measure.points import Point
     from gates.plan import PlannedCell
     from replay.assembly.headline import Headline
     from replay.assembly.run import Run
@@ -72,7 +71,7 @@ def drift_figures(cell: PlannedCell, of: DriftOf, arms: tuple[Timed, Timed]) -> 
     )
 
 
-def drift_point(of: DriftOf, baseline: Timed, candidate: Timed) -> Point:
+def drift_point(of: DriftOf, baseline: Timed, candidate: Timed) -> tuple[float, float]:
     """Return both arms' drifts; NaN where one has none."""
     if baseline.windows is None or candidate.windows is None:
         return math.nan, math.nan

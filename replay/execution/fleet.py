@@ -12,10 +12,10 @@ from replay.errors import InvariantError
 from replay.execution.admission import FITS, rejections
 from replay.execution.cache_arrays import PrefixCache, new_cache
 from replay.execution.cost_arrays import flatten
-from replay.execution.engine import RECORD_STEPS, check_arrivals, requests_table, steps_table
 from replay.execution.fleet_arrays import ENTRY, FLEET, FleetArrays, make_room, new_pending
 from replay.execution.loop_arrays import SEQUENCE, STEP, LoopArrays, StepColumns, drain_gaps, new_arrays
 from replay.execution.power_arrays import PoweredColumns, new_power, replicated
+from replay.execution.replica import RECORD_STEPS, check_arrivals, requests_table, steps_table
 from replay.execution.step_costs import Counts, Records
 from replay.execution.tables import TOKEN_GAPS_SCHEMA, Replay
 from replay.ingress.trace import Trace

@@ -31,9 +31,9 @@ import pyarrow.compute as pc
 
 from replay.errors import SpecError
 from replay.execution.admission import FITS, rejections
-from replay.execution.engine import check_arrivals
 from replay.execution.fleet import fleet_arrays, serve
 from replay.execution.fleet_arrays import FleetArrays
+from replay.execution.replica import check_arrivals
 from replay.execution.tables import REQUESTS_SCHEMA, TOKEN_GAPS_SCHEMA, Replay
 from replay.ingress.trace import Trace
 from replay.provenance import Load

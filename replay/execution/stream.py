@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from replay.errors import SpecError, TraceError
 from replay.execution.admission import FITS, rejections
-from replay.execution.engine import requests_table
 from replay.execution.fleet import Replicas, new_fleet
 from replay.execution.fleet_arrays import ENTRY, FleetArrays, new_pending
 from replay.execution.loop_arrays import SEQUENCE
+from replay.execution.replica import requests_table
 from replay.execution.step_costs import Counts, Records
 from replay.execution.tables import Replay
 from replay.provenance import Load

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from replay.execution.cache_arrays import trace_block_tokens
-from replay.execution.engine import StepNoise, check_arrivals, check_noise
 from replay.execution.pools import check_open_loop
+from replay.execution.replica import StepNoise, check_arrivals, check_noise
 from replay.execution.step_costs import check_factors
 from replay.execution.tables import REQUESTS_SCHEMA, STEPS_SCHEMA, TOKEN_GAPS_SCHEMA, Replay
 from replay.execution.twin_engine import Engine, Request

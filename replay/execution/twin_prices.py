@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
-from replay.execution.engine import StepNoise
+from replay.execution.replica import StepNoise
 from replay.tiling.step_table import StepTable
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from replay.errors import SpecError
 from replay.execution import engine, loop_arrays
-from replay.execution.engine import StepNoise, replay
+from replay.execution.engine import replay
+from replay.execution.replica import StepNoise
 from replay.execution.step_costs import step_seconds
 from replay.execution.twin import replay_twin
 from replay.ingress.trace import TRACE_SCHEMA
