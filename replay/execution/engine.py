@@ -12,7 +12,6 @@ from replay.execution.fleet import replay_fleet
 from replay.execution.loop_arrays import StepColumns
 from replay.execution.pools import replay_pools
 from replay.execution.replica import StepNoise, TokenGaps, check_noise, serve_alone, steps_table
-from replay.execution.step_sums import StepSums
 from replay.execution.tables import Replay
 from replay.ingress.trace import Trace
 from replay.tiling.step_table import StepTable
@@ -127,6 +126,8 @@ def replay_sums(trace: Trace, table: StepTable, *, kernel_factors: Mapping[str, 
     """
     if not has_sums(trace, table):
         raise InvariantError("sums over steps are of one replica, whose steps follow one another")
+    from replay.execution.step_sums import StepSums
+
     steps = StepSums()
     requests, _ = serve_alone(trace, table, kernel_factors, steps, None)
     return requests, steps.sums()

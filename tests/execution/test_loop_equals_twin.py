@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from replay.errors import SpecError
-from replay.execution import engine, loop_arrays
+from replay.execution import loop_arrays, replica
 from replay.execution.engine import replay
 from replay.execution.replica import StepNoise
 from replay.execution.step_costs import step_seconds
@@ -109,7 +109,7 @@ def test_long_replays_at_many_clocks_agree_and_can_be_drained_in_the_middle(monk
     whole = replay(trace, table)
     assert len(set(whole.steps["clock_hz"].to_pylist())) >= 4
     assert whole.steps.equals(replay_twin(trace, table).steps)
-    monkeypatch.setattr(engine, "RECORD_STEPS", 7)
+    monkeypatch.setattr(replica, "RECORD_STEPS", 7)
     assert replay(trace, table) == whole
 
 
@@ -151,7 +151,7 @@ def test_draining_the_record_in_the_middle_changes_nothing(monkeypatch, asynchro
     trace, table = crowded_case(seed=3, async_scheduling=asynchronous)
     whole = replay(trace, table)
     for record_steps in (1, 7, whole.steps.num_rows):
-        monkeypatch.setattr(engine, "RECORD_STEPS", record_steps)
+        monkeypatch.setattr(replica, "RECORD_STEPS", record_steps)
         assert replay(trace, table) == whole
 
 
@@ -168,7 +168,7 @@ def test_a_full_stack_of_gaps_is_written_down_and_begun_again(monkeypatch, async
 def test_a_record_that_grows_beyond_its_first_room_keeps_every_step(monkeypatch):
     trace, table = quiet_case(seed=5)
     whole = replay(trace, table)
-    monkeypatch.setattr(engine, "RECORD_STEPS", 5)
+    monkeypatch.setattr(replica, "RECORD_STEPS", 5)
     monkeypatch.setattr(loop_arrays.StepColumns, "FIRST_STEPS", 5)
     monkeypatch.setattr(loop_arrays.StepColumns, "GROWTH_RATIO", 2)
     assert replay(trace, table) == whole

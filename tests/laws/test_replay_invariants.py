@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import replay.execution
 from replay.assembly.metrics import request_metrics
-from replay.execution import engine, twin
+from replay.execution import replica, twin
 from replay.execution.engine import replay as replayed
 from replay.execution.twin import replay_twin
 from replay.execution.twin_engine import Engine
@@ -158,7 +158,7 @@ def test_stepping_gives_what_jumping_gives(case):
     """Invariant 8: a record of one step leaves no room to jump."""
     jumped = replayed(*case)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "RECORD_STEPS", 1)
+        patch.setattr(replica, "RECORD_STEPS", 1)
         stepped = replayed(*case)
     assert stepped == jumped
 
