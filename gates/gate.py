@@ -16,8 +16,10 @@ from gates.checks.drift import drift_findings, history_records, with_drift
 from gates.finding import Finding
 from gates.judge import judge, unmeasured
 from gates.plan import CellSpec, Plan, PlannedCell, cell_of, make_plan
+from gates.quality.cell import CellQuality, evaluation_records
+from gates.quality.claims import quality_specs
 from gates.records import foreign_records, unused_measurements
-from gates.request import Arm, Cell, GateRequest, RecordedCell
+from gates.request import Arm, Cell, Evaluated, GateRequest, RecordedCell
 from gates.statement import InputRecord
 from gates.sustained import sustained_figures
 from gates.verdict import CellVerdict, Verdict, cell_verdict, combine, decide_cell
@@ -55,6 +57,8 @@ class GateResult:
     plan: Plan
     cells: tuple[JudgedCell, ...]
     inputs: tuple[InputRecord, ...]
+    evaluated: Evaluated = None
+    """Quality results of both arms, where there are any."""
 
 
 def gate(request: GateRequest, progress: Progress, *, cache: TableCache | None = None) -> GateResult:
@@ -75,11 +79,20 @@ def gate(request: GateRequest, progress: Progress, *, cache: TableCache | None =
         cells = [_planned_cell(request, cell, run) for cell, run in zip(request.cells, baselines, strict=True)]
         plan = make_plan(request.policy, cells, request.seed, as_of=request.as_of)
         plan = with_drift(plan, request.history, request.baseline.mapping.digest)
+        evaluated = None if request.quality is None else request.quality.read()
         progress(f"replaying the candidate {request.candidate.label}; plan {plan.digest[7:19]}")
-        judging = partial(_judge_cell, request, progress)
+        judging = partial(_judge_cell, request, evaluated, progress)
         judged = tuple(pool.map(judging, request.cells, plan.cells, replayers, baselines))
     inputs = (*_inputs(request), *history_records(plan, request.history))
-    return GateResult(request=request, verdict=combine(cell.verdict for cell in judged), plan=plan, cells=judged, inputs=inputs)
+    verdict = combine(cell.verdict for cell in judged)
+    return GateResult(
+        request=request,
+        verdict=verdict,
+        plan=plan,
+        cells=judged,
+        inputs=(*inputs, *evaluation_records(request.quality, evaluated)),
+        evaluated=evaluated,
+    )
 
 
 def without_evidence(request: GateRequest, error: EvidenceError) -> GateResult:
@@ -97,6 +110,10 @@ def without_evidence(request: GateRequest, error: EvidenceError) -> GateResult:
 def _planned_cell(request: GateRequest, cell: Cell, baseline: Run) -> CellSpec:
     kind, reference = cell.trace.provenance.kind, request.reference
     spec = cell_of(baseline, trace_kind=kind, hardware_digest=cell.hardware.digest, model_digest=cell.model.digest)
+    if request.quality is not None:
+        result = request.quality.baseline
+        claims = quality_specs(request.policy, result, cell.trace.requests["prompt_tokens"])
+        spec = replace(spec, quality_claims=claims, quality_digest=result.facts.digest)
     return spec if reference is None else replace(spec, reference_digest=reference.digest)
 
 
@@ -115,12 +132,13 @@ def _recorded_cell(request: GateRequest, arm: Arm, record: RecordedCell) -> Cell
 
 
 def _judge_cell(
-    request: GateRequest, progress: Progress, cell: Cell, planned: PlannedCell, replayer: Replayer, baseline: Run
+    request: GateRequest, evaluated: Evaluated, progress: Progress, cell: Cell, planned: PlannedCell, replayer: Replayer, baseline: Run
 ) -> JudgedCell:
     from gates.resimulation.judging import judge_by_replays
 
     unused = unused_measurements(cell, [replayer.table(arm.mapping) for arm in (request.baseline, request.candidate)])
-    own = (*request.findings, *foreign_records(request, cell), *unused)
+    quality = CellQuality.of(request, evaluated, planned, cell)
+    own = (*request.findings, *foreign_records(request, cell), *unused, *quality.findings)
 
     def findings_on(mapping: MappingSpec, run: Run) -> tuple[Finding, ...]:
         evidence = Evidence(
@@ -133,6 +151,7 @@ def _judge_cell(
             mappings=(request.baseline.mapping, mapping),
             trace=cell.trace,
             reference=request.reference,
+            has_quality=bool(planned.spec.quality_claims),
         )
         return (*own, *run_checks(evidence))
 
@@ -142,10 +161,10 @@ def _judge_cell(
 
     def by_replays(mapping: MappingSpec) -> Judged:
         jobs = max(1, request.jobs // len(request.cells))
-        return judge_by_replays(planned, replayer, (request.baseline.mapping, mapping), jobs)
+        return judge_by_replays(planned, replayer, (request.baseline.mapping, mapping), jobs, quality.of_mapping(mapping))
 
     def screened(mapping: MappingSpec, run: Run) -> Judgement:
-        return judged(mapping, run, judge(planned, baseline, run))
+        return judged(mapping, run, judge(planned, baseline, run, quality.of_mapping(mapping)))
 
     def confirmed(mapping: MappingSpec, run: Run) -> Judgement:
         return judged(mapping, run, by_replays(mapping).claims)

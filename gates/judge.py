@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from replay.assembly.run import Run
 
 
-def judge(cell: PlannedCell, baseline: Run, candidate: Run) -> tuple[Claim, ...]:
+def judge(cell: PlannedCell, baseline: Run, candidate: Run, quality: Sequence[Measured] = ()) -> tuple[Claim, ...]:
     """Return every planned claim of the cell with its evidence and outcome, in the plan's order, from resamples of the two runs.
 
-    A claim whose data are missing or too few is undecided, never dropped and never held.
+    `quality` are the figures of the claims about it. A claim whose data are missing or too few is undecided, never dropped and never held.
 
     Raises:
         InvariantError: a run's table holds NaN or infinity.
     """
     from gates.measure import measure_cell
 
-    return judge_measured(cell, measure_cell(cell, baseline, candidate))
+    return judge_measured(cell, [*measure_cell(cell.replayed, baseline, candidate), *quality])
 
 
 def judge_measured(cell: PlannedCell, measured: Sequence[Measured]) -> tuple[Claim, ...]:

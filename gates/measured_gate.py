@@ -19,7 +19,11 @@ from gates.measure.method import FEWEST_RUNS, MEASURED_RULES
 from gates.measure.pairing import pair_runs
 from gates.measure.single_pair import Context
 from gates.plan import RULES, CellSpec, Plan, PlannedCell, make_plan
-from gates.request import MeasuredArm, MeasuredRequest
+from gates.quality.cell import evaluation_records
+from gates.quality.checks import quality_findings
+from gates.quality.claims import quality_specs, traffic_by_bin
+from gates.quality.measure import QualityPair, measure_quality
+from gates.request import Evaluated, MeasuredArm, MeasuredRequest
 from gates.statement import InputRecord
 from gates.verdict import CellVerdict, Verdict, cell_verdict, combine, decide_cell
 from replay.errors import EvidenceError, SpecError
@@ -29,6 +33,8 @@ from replay.provenance import digest_document
 from replay.specs.mapping import diff
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from gates.claim import Claim
     from replay.ingress.measured.measured_run import MeasuredRun
 
@@ -61,6 +67,7 @@ class MeasuredResult:
     plan: Plan
     cells: tuple[MeasuredCell, ...]
     inputs: tuple[InputRecord, ...]
+    evaluated: Evaluated = None
 
 
 def gate_measured(request: MeasuredRequest, progress: Progress) -> MeasuredResult:
@@ -76,15 +83,16 @@ def gate_measured(request: MeasuredRequest, progress: Progress) -> MeasuredResul
     plan = with_drift(plan_measured(request, loads), request.history, _identity(request.baseline))
     progress(f"reading the candidate; plan {plan.digest[7:19]}")
     candidate = request.read_candidate()
+    evaluated = None if request.quality is None else request.quality.read()
     met = _matched(loads, _by_load(candidate))
     unmatched = [load for load in _by_load(candidate) if not any(runs and runs[0].load == load for runs in met.values())]
     cells = tuple(
-        _judge_cell(request, candidate, planned, runs, met[load], bool(unmatched))
+        _judge_cell(request, candidate, evaluated, planned, runs, met[load], bool(unmatched))
         for planned, (load, runs) in zip(plan.cells, loads.items(), strict=True)
     )
     verdict = combine(cell.verdict for cell in cells)
-    inputs = (*_inputs(request, candidate), *history_records(plan, request.history))
-    return MeasuredResult(request=request, candidate=candidate, verdict=verdict, plan=plan, cells=cells, inputs=inputs)
+    inputs = (*_inputs(request, candidate), *history_records(plan, request.history), *evaluation_records(request.quality, evaluated))
+    return MeasuredResult(request=request, candidate=candidate, verdict=verdict, plan=plan, cells=cells, inputs=inputs, evaluated=evaluated)
 
 
 def without_pair(request: MeasuredRequest, side: str, other: InputRecord | None, error: EvidenceError) -> MeasuredResult:
@@ -134,7 +142,10 @@ def _cell_spec(request: MeasuredRequest, load: Load, runs: Runs, *, several: boo
         name = safe_name(f"{name[:40]} {' '.join(filter(None, parts))}")
     digests = [run.facts.digest for run in runs]
     mapping = request.baseline.mapping
+    quality = request.quality.baseline if request.quality is not None else None
     return CellSpec(
+        quality_claims=() if quality is None else quality_specs(request.policy, quality, _prompts(request, runs)),
+        quality_digest=None if quality is None else quality.facts.digest,
         trace=name,
         trace_digest=trace.digest if trace is not None else digests[0] if len(digests) == 1 else digest_document(digests),
         trace_kind=trace.provenance.kind if trace is not None else "synthetic" if facts.is_synthetic else None,
@@ -145,6 +156,11 @@ def _cell_spec(request: MeasuredRequest, load: Load, runs: Runs, *, several: boo
     )
 
 
+def _prompts(request: MeasuredRequest, runs: Runs) -> pa.ChunkedArray:
+    """Return the prompt lengths of the traffic that runs measured [requests]: the trace's, else those of the first run."""
+    return (request.trace or runs[0]).requests["prompt_tokens"]
+
+
 def _stem(file_name: str) -> str:
     stem = file_name
     for suffix in (".gz", ".csv", ".jsonl", ".json", ".parquet", ".txt"):
@@ -153,7 +169,13 @@ def _stem(file_name: str) -> str:
 
 
 def _judge_cell(
-    request: MeasuredRequest, arm: MeasuredArm, planned: PlannedCell, baseline: Runs, candidate: Runs, has_other_loads: bool
+    request: MeasuredRequest,
+    arm: MeasuredArm,
+    evaluated: Evaluated,
+    planned: PlannedCell,
+    baseline: Runs,
+    candidate: Runs,
+    has_other_loads: bool,
 ) -> MeasuredCell:
     findings = list(request.findings)
     if has_other_loads:
@@ -181,7 +203,13 @@ def _judge_cell(
             sentence = f"{request.archive.label} holds no two runs of one set under this load, so it cannot say how much runs differ"
             findings.append(about_runs("archive_too_small", sentence, "informs"))
         context = Context(archive=archive, mappings=(request.baseline.mapping, arm.mapping))
-        claims = judge_measured(planned, measure_measured(planned, baseline, candidate, pairing, context))
+        measured = measure_measured(planned.replayed, baseline, candidate, pairing, context)
+        if evaluated is not None:
+            traffic = traffic_by_bin(request.policy, _prompts(request, baseline))
+            pair = QualityPair(baseline=evaluated[0], candidate=evaluated[1], traffic=traffic)
+            measured += measure_quality(planned, planned.spec.quality_claims, pair)
+            findings += quality_findings(pair)
+        claims = judge_measured(planned, measured)
         findings += drift_findings(planned, claims, request.as_of)
     verdict = cell_verdict(planned.spec, claims, findings, cause=_cause(request, arm, claims, findings))
     return MeasuredCell(spec=planned.spec, baseline=baseline, candidate=candidate, verdict=verdict)

@@ -7,14 +7,15 @@ from typing import Literal
 
 Direction = Literal["lower", "higher"]
 Scale = Literal["ratio", "difference"]
-Basis = Literal["request_percentile", "request_mean", "window_ratio"]
+Basis = Literal["request_percentile", "request_mean", "window_ratio", "quality_items"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricDefinition:
     """One metric.
 
-    `basis` says what is resampled: a percentile over requests, a mean over requests, or a ratio of sums over time windows.
+    `basis` says what is resampled: a percentile over requests, a mean over requests, a ratio of sums over time windows, or items of a
+    quality evaluation, which no replay tells.
     """
 
     name: str
@@ -64,6 +65,10 @@ def _windows(
     )
 
 
+def _quality(name: str, label: str, unit: str, direction: Direction) -> MetricDefinition:
+    return MetricDefinition(name=name, label=label, unit=unit, direction=direction, basis="quality_items", scale="difference")
+
+
 METRICS: dict[str, MetricDefinition] = {
     metric.name: metric
     for metric in (
@@ -81,6 +86,14 @@ METRICS: dict[str, MetricDefinition] = {
         _windows("memory_stall_s_per_token", "memory stall per token", "s/token", "lower", "ratio", "memory_stall_s", "tokens", True),
         _windows("joules_per_token", "energy per token", "J/token", "lower", "ratio", "energy_j", "tokens"),
         _windows("window_drift_ratio", "drift over the run", "last third / first third", "lower", "ratio", "drift", "drift"),
+        _quality("task_accuracy_ratio", "task score", "fraction", "higher"),
+        _quality("nll_nats_per_token", "negative log likelihood", "nats/token", "lower"),
+        _quality("kl_nats_per_token", "KL divergence beyond the baseline's own", "nats/token", "lower"),
+        _quality("top1_agreement_ratio", "agreement on the likeliest token", "fraction", "higher"),
+        _quality("output_match_ratio", "answers equal to the baseline's", "fraction", "higher"),
+        _quality("degenerate_ratio", "empty, endless or looping answers", "fraction", "lower"),
+        _quality("batch_invariance_ratio", "answers that do not depend on the batch", "fraction", "higher"),
+        _quality("preference_ratio", "preferred answers", "fraction", "higher"),
         _windows("goodput_per_s", "goodput", "requests/s", "higher", "ratio", "slo_met", "run"),
     )
 }

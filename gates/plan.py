@@ -61,6 +61,10 @@ class CellSpec:
     baseline_mapping_digest: str | None = None
     reference_digest: str | None = None
     """Of the traffic that the trace is compared with."""
+    quality_claims: tuple[ClaimSpec, ...] = ()
+    """What the baseline's quality result leads to."""
+    quality_digest: str | None = None
+    """Of that result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,11 @@ class PlannedCell:
     seed: int
     drift: CellDrift | None = None
     """What its blocking claims bring along from the history, where the policy has a budget for drift."""
+
+    @property
+    def replayed(self) -> PlannedCell:
+        """The cell without claims about quality, which no replay tells; they are the last ones."""
+        return replace(self, claims=tuple(claim for claim in self.claims if claim.spec.definition.basis != "quality_items"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +160,7 @@ class Plan:
                     "model_digest": cell.spec.model_digest,
                     "baseline_mapping_digest": cell.spec.baseline_mapping_digest,
                     **({} if cell.spec.reference_digest is None else {"reference_digest": cell.spec.reference_digest}),
+                    **({} if cell.spec.quality_digest is None else {"quality_digest": cell.spec.quality_digest}),
                     "claims": [claim.to_document() for claim in cell.claims],
                     **({} if cell.drift is None else {"drift": cell.drift.to_document()}),
                 }
@@ -212,6 +222,7 @@ def _specs(policy: PolicySpec, cell: CellSpec) -> Iterator[ClaimSpec]:
     for spec in policy.layer_claims:
         for layer_type in cell.layer_types:
             yield replace(spec, layer_type=layer_type)
+    yield from cell.quality_claims
 
 
 def _check_resolution(policy: PolicySpec, blocking_count: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from gates.claim import ClaimSpec
 from gates.margins import parse_margin, parse_run_effect
 from gates.metrics import METRICS
+from gates.quality.policy import QualityPolicy
 from gates.strata import PromptBin, prompt_bins
 from replay import documents
 from replay.errors import SpecError
@@ -74,6 +75,7 @@ class PolicySpec:
     claims: tuple[ClaimSpec, ...]
     """Claims asked about every cell, strata written out."""
     representativeness: Representativeness
+    quality: QualityPolicy
     layer_claims: tuple[ClaimSpec, ...]
     """Claims asked about every layer type of a cell's model (their own `layer_type` is None)."""
     run_effect_sd: float = 0.0
@@ -97,6 +99,9 @@ class PolicySpec:
         fields = dict(document)
         for key in ("claims", "layer_claims"):
             fields[key] = tuple(ClaimSpec(**claim) for claim in fields[key])
+        asked = fields["quality"]
+        pairs = {name: tuple((metric, margin) for metric, margin in asked[name]) for name in ("margins", "by_prompt_bin")}
+        fields["quality"] = QualityPolicy(**{**asked, **pairs})
         for key, kind in (("representativeness", Representativeness), ("slo", SloLimits), ("drift", DriftBudget)):
             fields[key] = None if fields[key] is None else kind(**fields[key])
         fields["prompt_bin_edges_tokens"] = tuple(fields["prompt_bin_edges_tokens"])
@@ -175,6 +180,7 @@ class _Policy:
             throttling=figures["throttling"],
             max_changed_knobs=figures.get("max_changed_knobs"),
             representativeness=Representativeness(**{**default["representativeness"], **figures["representativeness"]}),
+            quality=self._quality(default["quality"]),
         )
 
     def _section(self, figures: dict[str, Any], section: str, bins: tuple[PromptBin, ...]) -> Iterator[ClaimSpec]:
@@ -223,6 +229,23 @@ class _Policy:
         margin = parse_margin(margin_text, METRICS["slo_attainment_ratio"], self._at(("slo", "margin")), "slo.margin")
         claim = ClaimSpec(metric="slo_attainment_ratio", margin=margin, blocking=written.get("blocking", True))
         return SloLimits(**limits), [claim]
+
+    def _quality(self, default: dict[str, Any]) -> QualityPolicy:
+        """Return what is asked of quality: margins that are written replace the default's, one by one."""
+        written = self.written.get("quality", {})
+        figures = {**default, **written}
+        bins = {**default["by_prompt_bin"], **written.get("by_prompt_bin", {})}
+
+        def margins(asked: dict[str, Any], keys: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
+            paths = {name: (*keys, name) for name in asked if name in METRICS}
+            return tuple((name, parse_margin(asked[name], METRICS[name], self._at(path), ".".join(path))) for name, path in paths.items())
+
+        return QualityPolicy(
+            margins=margins(figures, ("quality",)),
+            by_prompt_bin=margins(bins, ("quality", "by_prompt_bin")),
+            min_traffic_ratio=float(figures["min_traffic_ratio"]),
+            unknown_lengths_to_tokens=figures["unknown_lengths_to_tokens"],
+        )
 
     def _drift(self, written: dict[str, Any] | None) -> DriftBudget | None:
         if written is None:

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from gates.checks.drift import HistoryInput
     from gates.selfcheck.document import CitedSelfcheck
     from replay.ingress.measured.measured_run import MeasuredRun
+    from replay.ingress.quality.result import QualityResult
     from replay.ingress.trace import Trace
+
+Evaluated = tuple["QualityResult", "QualityResult"] | None
+"""Quality results of the baseline and of the candidate, where there are any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,21 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QualityInput:
+    """Evaluations of both arms. The candidate's is read only when the plan is made."""
+
+    baseline_name: str
+    baseline: QualityResult
+    candidate_name: str
+    read_candidate: Callable[[], QualityResult]
+    """Raises InputError where it cannot be used."""
+
+    def read(self) -> tuple[QualityResult, QualityResult]:
+        """Return both results, the candidate's read now."""
+        return self.baseline, self.read_candidate()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GateRequest:
     """Everything a gate decides on; the verdict depends on nothing else."""
 
@@ -85,6 +104,8 @@ class GateRequest:
     """Recent traffic that every trace is compared with."""
     reference_name: str | None = None
     reference_locator: str | None = None
+    quality: QualityInput | None = None
+    """Evaluations of both arms."""
     findings: tuple[Finding, ...] = ()
     """About the inputs as a whole; they count in every cell."""
     history: HistoryInput | None = None
@@ -136,6 +157,7 @@ class MeasuredRequest:
     as_of: str | None = None
     findings: tuple[Finding, ...] = ()
     history: HistoryInput | None = None
+    quality: QualityInput | None = None
     trace: Trace | None = None
     """What both arms were driven with, where the command line names it."""
     trace_name: str | None = None

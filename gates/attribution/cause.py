@@ -13,6 +13,7 @@ from gates.attribution.revert import SmallestRevert, smallest_revert
 from gates.attribution.stage import first_failing_stage
 from gates.attribution.trials import Judge, Judgement, Trials
 from gates.finding import Finding
+from gates.metrics import METRICS
 from gates.owners import OwnerMatch, Owners
 from replay.ingress.trace import Trace
 from replay.pipeline import Replayer
@@ -111,6 +112,9 @@ def _where(question: CauseQuestion, trials: Trials, blamed: frozenset[str]) -> t
     """Return the first failing stage, the bottleneck class and the reasons with their figures."""
     if question.judgement.basis == "inconclusive" or not trials.changes:
         return "release_decision", "measurement", ()
+    if _only_quality(question):
+        message = "quality_sla: the answers got worse, which no replay shows; latencies are judged beside"
+        return "quality_sla", "numerics", ({"code": "first_failing_stage", "message": message},)
     failure = first_failing_stage(trials, question.findings, blamed)
     reasons: list[Document] = [{"code": "first_failing_stage", "message": f"{failure.stage}: {failure.evidence}"}]
     bottleneck = find_bottleneck(trials, blamed)
@@ -122,6 +126,13 @@ def _where(question: CauseQuestion, trials: Trials, blamed: frozenset[str]) -> t
         if found is not None:
             return failure.stage, found, tuple(reasons)
     return failure.stage, bottleneck.bottleneck_class if bottleneck is not None else None, tuple(reasons)
+
+
+def _only_quality(question: CauseQuestion) -> bool:
+    """Return whether all that speaks against the candidate are claims about its answers."""
+    against = [claim for claim in question.judgement.claims if claim.blocking and claim.outcome == "disproved"]
+    by_finding = any(finding.effect == "disproves" for finding in question.findings)
+    return bool(against) and not by_finding and all(METRICS[claim.metric].basis == "quality_items" for claim in against)
 
 
 def _mitigation(question: CauseQuestion, trials: Trials, revert: SmallestRevert) -> Document:

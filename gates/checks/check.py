@@ -35,6 +35,8 @@ class Evidence:
     """What both arms replayed, where it is at hand."""
     reference: Trace | None = None
     """Recent traffic that the trace is compared with."""
+    has_quality: bool = False
+    """Whether claims about the quality of the answers are judged beside."""
 
 
 class Check(Protocol):

@@ -16,7 +16,7 @@ def quality_evidence(evidence: Evidence) -> Iterator[Finding]:
 
     What counts is what runs, not what was asked for. A wider format keeps every value of the narrower one.
     """
-    if evidence.plans is None:
+    if evidence.plans is None or evidence.has_quality:
         return
     changes = format_changes(*evidence.plans)
     if changes:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 @click.option(
     "--selfcheck", type=click.Path(path_type=Path), metavar="FILE", help="Self-check that the verdict cites (`replay selfcheck`)."
 )
+@click.option("--quality-baseline", metavar="FILE|DIR", help="Evaluation of the baseline's answers (lm-eval, llama.cpp, tables of items).")
+@click.option("--quality-candidate", metavar="FILE|DIR", help="The same of the candidate's.")
 @click.option(
     "--as-of",
     metavar="TIME",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from replay.errors import EvidenceError, InputError, SpecError
 
 if TYPE_CHECKING:
     from gates.policy import PolicySpec
-    from gates.request import Arm, Cell, GateRequest
+    from gates.request import Arm, Cell, GateRequest, QualityInput
     from gates.selfcheck.document import CitedSelfcheck
     from replay.ingress.trace import Trace
     from replay.specs.hardware import HardwareSpec
@@ -54,6 +55,8 @@ class GateOptions:
     selfcheck: Path | None = None
     history: str | None = None
     reference: str | None = None
+    quality_baseline: str | None = None
+    quality_candidate: str | None = None
 
 
 def build_request(options: GateOptions, project: Project | None) -> GateRequest:
@@ -103,6 +106,7 @@ def build_request(options: GateOptions, project: Project | None) -> GateRequest:
         reference=reference[0] if reference else None,
         reference_name=relative_name(reference[1], folder) if reference else None,
         reference_locator=locator(reference[1], folder) if reference else None,
+        quality=read_evaluations(options, folder),
         findings=(*rules.findings, *changed),
     )
 
@@ -210,6 +214,26 @@ def _selfcheck(option: Path | None, project: Project | None, folder: Path) -> Ci
     from gates.selfcheck.document import read_selfcheck
 
     return read_selfcheck(path, relative_name(path, folder))
+
+
+def read_evaluations(options: GateOptions, folder: Path) -> QualityInput | None:
+    """Return the evaluations of both arms, the candidate's to be read when the plan is made; None where none are named."""
+    paths = [None if name is None else Path(name) for name in (options.quality_baseline, options.quality_candidate)]
+    if paths == [None, None]:
+        return None
+    if paths[0] is None or paths[1] is None:
+        missing, given = ("baseline", "candidate") if paths[0] is None else ("candidate", "baseline")
+        got = f"--quality-{given} without --quality-{missing}"
+        raise SpecError("the command line", got, "evaluations of both arms", f"evaluate the {missing} on the same items")
+    from gates.request import QualityInput
+    from replay.ingress.quality.reader import read_quality
+
+    return QualityInput(
+        baseline_name=relative_name(paths[0], folder),
+        baseline=read_quality(paths[0]),
+        candidate_name=relative_name(paths[1], folder),
+        read_candidate=partial(read_quality, paths[1]),
+    )
 
 
 def _project_arm(project: Project | None, key: str) -> str | None:

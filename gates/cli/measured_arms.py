@@ -88,7 +88,7 @@ def measured_request(
     Raises:
         InputError: something cannot be used, or more than one trace, model or accelerator is named.
     """
-    from gates.cli.gate_request import as_of_time
+    from gates.cli.gate_request import as_of_time, read_evaluations
     from gates.policy import default_measured_policy
     from gates.request import MeasuredRequest
 
@@ -118,6 +118,7 @@ def measured_request(
         seed=chosen_seed(options.seed, project),
         as_of=as_of_time(options.as_of, policy, None),
         findings=(*rules.findings, *unlike),
+        quality=read_evaluations(options, folder),
         trace=traces[0][0] if traces else None,
         trace_name=relative_name(traces[0][1], folder) if traces else None,
         trace_locator=locator(traces[0][1], folder) if traces else None,

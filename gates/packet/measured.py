@@ -8,6 +8,7 @@ from typing import Any
 
 from gates.measured_gate import MeasuredResult
 from gates.packet.evidence import write_evidence
+from gates.packet.quality import quality_files
 from gates.packet.requests import MAPPINGS, REQUEST, measured_document
 from replay import documents
 from replay.folders import parquet_bytes
@@ -24,7 +25,7 @@ def write_measured_packet(result: MeasuredResult, folder: Path) -> Document:
         plan=result.plan.to_document(),
         claims=[claim for cell in result.cells for claim in cell.verdict.claims],
         cells=(),
-        files=dict(_files(result)),
+        files={**dict(_files(result)), **(quality_files(result.evaluated) if result.evaluated is not None else {})},
     )
 
 

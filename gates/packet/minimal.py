@@ -47,7 +47,9 @@ def minimal_slice(cell: JudgedCell, planned: PlannedCell, mappings: tuple[Mappin
     Each window is replayed under both mappings as a trace of its own, from an empty server. None where nothing was disproved, the
     trace has no arrivals, or no half of it shows the regression: then the trace itself is what shows it.
     """
-    disproved = [claim for claim in by_severity(claim.to_document() for claim in cell.verdict.claims) if claim["outcome"] == "disproved"]
+    ids = {claim.id for claim in planned.replayed.claims}
+    claims = [claim.to_document() for claim in cell.verdict.claims if claim.outcome == "disproved" and claim.id in ids]
+    disproved = by_severity(claims)
     trace = cell.replayer.trace
     if cell.verdict.basis != "regression" or not disproved or not trace.has_arrivals:
         return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gates.gate import GateResult, JudgedCell
 from gates.packet.evidence import CellEvidence, cell_folders, csv_bytes, write_evidence
 from gates.packet.minimal import SLICE, minimal_slice
+from gates.packet.quality import quality_files
 from gates.packet.requests import HARDWARE, MAPPINGS, MODEL, REQUEST, to_document
 from replay import documents
 from replay.mapping_sheet import StepShape, mapping_sheet
@@ -38,7 +39,11 @@ def write_packet(result: GateResult, folder: Path) -> Document:
         plan=result.plan.to_document(),
         claims=[claim for cell in result.cells for claim in cell.verdict.claims],
         cells=[_cell(result, cell, planned) for cell, planned in zip(result.cells, result.plan.cells, strict=True)],
-        files={**{name: documents.pretty_json(document).encode() for name, document in written.items()}, **_measure_next(result.cells)},
+        files={
+            **{name: documents.pretty_json(document).encode() for name, document in written.items()},
+            **_measure_next(result.cells),
+            **(quality_files(result.evaluated) if result.evaluated is not None else {}),
+        },
     )
 
 

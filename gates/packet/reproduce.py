@@ -17,6 +17,8 @@ from replay import documents
 from replay.errors import EvidenceError, InputError, SpecError, printable
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from gates.gate import GateResult
     from gates.measured_gate import MeasuredResult
     from replay.ingress.measured.measured_run import MeasuredRun
@@ -82,17 +84,21 @@ def _recomputed(packet: Packet, places: TracePlaces, progress: Progress, cache: 
         raise EvidenceError(packet.where, got, f"a packet with {place}", "take the whole packet, not the verdict alone")
     document = _json(packet, place)
     find = _finder(packet, places)
+
+    def read(name: str) -> Document:
+        return _json(packet, f"{EVIDENCE}/{name}")
+
+    def table(name: str) -> pa.Table:
+        return _table(packet, f"{EVIDENCE}/{name}")
+
     try:
         if document["kind"] == "measured":
             from gates.measured_gate import gate_measured
 
-            request = measured_from_document(
-                document, lambda name: _json(packet, f"{EVIDENCE}/{name}"), lambda name: _run(packet, name), find
-            )
-            return gate_measured(request, progress)
+            return gate_measured(measured_from_document(document, read, table, lambda name: _run(packet, name), find), progress)
         from gates.gate import gate
 
-        modelled = from_document(document, lambda name: _json(packet, f"{EVIDENCE}/{name}"), find)
+        modelled = from_document(document, read, table, find)
     except (KeyError, TypeError, ValueError) as error:
         got = f"it is not what this version writes ({type(error).__name__}: {error})"
         raise SpecError(f"{packet.where}: {place}", got, "a request of this version", "use the version that wrote it") from error
@@ -107,13 +113,15 @@ def _json(packet: Packet, name: str) -> Document:
     return document
 
 
-def _run(packet: Packet, place: str) -> MeasuredRun:
+def _table(packet: Packet, name: str) -> pa.Table:
     import pyarrow.parquet as pq
 
+    return pq.read_table(io.BytesIO(packet.read(name)))
+
+
+def _run(packet: Packet, place: str) -> MeasuredRun:
     tables = {
-        name: pq.read_table(io.BytesIO(packet.read(f"{EVIDENCE}/{file}")))
-        for name, file in table_places(place).items()
-        if f"{EVIDENCE}/{file}" in packet.names
+        name: _table(packet, f"{EVIDENCE}/{file}") for name, file in table_places(place).items() if f"{EVIDENCE}/{file}" in packet.names
     }
     return run_from_files(_json(packet, f"{EVIDENCE}/{place}.json"), tables)
 

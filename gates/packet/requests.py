@@ -14,14 +14,17 @@ from gates.finding import Finding
 from gates.history.chain import History
 from gates.history.rows import ClaimRow, VerdictRow
 from gates.owners import OwnerMatch, OwnerRule, Owners
+from gates.packet.quality import quality_from_files
 from gates.policy import PolicySpec
-from gates.request import Arm, Cell, GateRequest, MeasuredArm, MeasuredRequest, RecordedCell, RunArchive
+from gates.request import Arm, Cell, GateRequest, MeasuredArm, MeasuredRequest, QualityInput, RecordedCell, RunArchive
 from gates.selfcheck.document import CitedSelfcheck
 from replay.catalog.hardware import hardware_from_document
 from replay.ingress.model_config import model_from_document
 from replay.specs.mapping import MappingSpec
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from replay.ingress.measured.measured_run import MeasuredRun
     from replay.ingress.trace import Trace
     from replay.specs.model import ModelSpec
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 ReadDocument = Callable[[str], Document]
 """Returns a JSON file of the packet."""
+ReadTable = Callable[[str], "pa.Table"]
+"""Returns a Parquet table of the packet."""
 ReadRun = Callable[[str], "MeasuredRun"]
 """Returns a measured run of the packet by its place."""
 FindTrace = Callable[[Document], "Trace"]
@@ -51,11 +56,12 @@ def to_document(request: GateRequest, folders: Sequence[str]) -> Document:
         ],
         "selfcheck": None if request.selfcheck is None else {"name": request.selfcheck.name, "document": request.selfcheck.document},
         "reference": None if request.reference is None else _named_trace(request.reference, request.reference_name),
+        "quality": None if request.quality is None else [request.quality.baseline_name, request.quality.candidate_name],
         **_rules_document(request),
     }
 
 
-def from_document(document: Document, read: ReadDocument, find: FindTrace) -> GateRequest:
+def from_document(document: Document, read: ReadDocument, read_table: ReadTable, find: FindTrace) -> GateRequest:
     """Return the request of a JSON form.
 
     Raises:
@@ -68,6 +74,7 @@ def from_document(document: Document, read: ReadDocument, find: FindTrace) -> Ga
         cells=tuple(_cell(cell, read, find) for cell in document["cells"]),
         selfcheck=None if document["selfcheck"] is None else CitedSelfcheck(**document["selfcheck"]),
         reference=None if document["reference"] is None else find(document["reference"]),
+        quality=None if document["quality"] is None else _quality(document["quality"], read, read_table),
         reference_name=None if document["reference"] is None else document["reference"]["file"],
         **_rules(document),
     )
@@ -93,6 +100,7 @@ def measured_document(request: MeasuredRequest, candidate: MeasuredArm, place_of
             for role, arm in arms.items()
         },
         "trace": None if request.trace is None else _named_trace(request.trace, request.trace_name),
+        "quality": None if request.quality is None else [request.quality.baseline_name, request.quality.candidate_name],
         "hardware": request.hardware,
         "model": request.model,
         "archive": None if archive is None else {"label": archive.label, "sets": [named(runs) for runs in archive.sets]},
@@ -100,7 +108,9 @@ def measured_document(request: MeasuredRequest, candidate: MeasuredArm, place_of
     }
 
 
-def measured_from_document(document: Document, read: ReadDocument, read_run: ReadRun, find: FindTrace) -> MeasuredRequest:
+def measured_from_document(
+    document: Document, read: ReadDocument, read_table: ReadTable, read_run: ReadRun, find: FindTrace
+) -> MeasuredRequest:
     """Return the request about measured runs of a JSON form; errors as `from_document`."""
 
     def runs(rows: Sequence[Document]) -> tuple[tuple[str, MeasuredRun], ...]:
@@ -115,12 +125,22 @@ def measured_from_document(document: Document, read: ReadDocument, read_run: Rea
     return MeasuredRequest(
         baseline=arm("baseline"),
         read_candidate=lambda: arm("candidate"),
+        quality=None if document["quality"] is None else _quality(document["quality"], read, read_table),
         trace=None if trace is None else find(trace),
         trace_name=None if trace is None else trace["file"],
         hardware=document["hardware"],
         model=document["model"],
         archive=None if archive is None else RunArchive(label=archive["label"], sets=tuple(runs(one) for one in archive["sets"])),
         **_rules(document),
+    )
+
+
+def _quality(names: Sequence[str], read: ReadDocument, read_table: ReadTable) -> QualityInput:
+    return QualityInput(
+        baseline_name=names[0],
+        baseline=quality_from_files("baseline", read, read_table),
+        candidate_name=names[1],
+        read_candidate=lambda: quality_from_files("candidate", read, read_table),
     )
 
 

@@ -17,6 +17,7 @@ from gates.resimulation.measure_next import Row, measure_next
 from gates.resimulation.replicates import can_resimulate, resimulate
 
 if TYPE_CHECKING:
+    from gates.measure.measured import Measured
     from replay.pipeline import Replayer
     from replay.specs.mapping import MappingSpec
 
@@ -51,20 +52,24 @@ class Judged:
             yield Finding(code="measure_next", message=message, effect="informs", stage="tiling")
 
 
-def judge_by_replays(cell: PlannedCell, replayer: Replayer, arms: tuple[MappingSpec, MappingSpec], jobs: int) -> Judged:
-    """Return the judged claims of (baseline, candidate) in `arms`.
+def judge_by_replays(
+    cell: PlannedCell, replayer: Replayer, arms: tuple[MappingSpec, MappingSpec], jobs: int, quality: Sequence[Measured] = ()
+) -> Judged:
+    """Return the judged claims of (baseline, candidate) in `arms`; `quality` are the figures of those about it.
 
     Where the trace cannot be cut into blocks that follow one another, the replicates are resamples of the two runs, without the model's
     error.
     """
     baseline, candidate = (replayer.run(mapping) for mapping in arms)
-    if not can_resimulate(cell, replayer):
-        return Judged(claims=judge(cell, baseline, candidate))
-    measured = measure_cell(cell, baseline, candidate)
-    found = resimulate(cell, replayer, arms, jobs=jobs, settled=lambda replicates: settled(cell, measured, replicates))
-    doubtful = doubtful_kernels(cell, measured, found)
+    replayed = cell.replayed
+    if not can_resimulate(replayed, replayer):
+        return Judged(claims=judge(cell, baseline, candidate, quality))
+    measured = measure_cell(replayed, baseline, candidate)
+    found = resimulate(replayed, replayer, arms, jobs=jobs, settled=lambda replicates: settled(replayed, measured, replicates))
+    doubtful = doubtful_kernels(replayed, measured, found)
+    resimulated = [with_resimulated(replayed, index, one, found) for index, one in enumerate(measured)]
     return Judged(
-        claims=judge_measured(cell, [with_resimulated(cell, index, one, found) for index, one in enumerate(measured)]),
+        claims=judge_measured(cell, [*resimulated, *quality]),
         errors=found.errors,
         measure_next=measure_next(replayer, arms, doubtful) if doubtful else {},
     )

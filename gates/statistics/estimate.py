@@ -12,7 +12,20 @@ from gates.statistics.blocks import Floats
 from gates.statistics.power import detectable_effect
 from gates.statistics.student import t_bound, t_tail
 
-Method = Literal["block_bootstrap", "unpaired_bootstrap", "batch_means", "noise_swap", "welch_t", "denoised_t", "moderated_t"]
+Method = Literal[
+    "block_bootstrap",
+    "unpaired_bootstrap",
+    "batch_means",
+    "noise_swap",
+    "welch_t",
+    "denoised_t",
+    "moderated_t",
+    "paired_score",
+    "sign_test",
+    "cluster_bootstrap",
+    "clustered_t",
+    "reported_errors",
+]
 Scale = Literal["ratio", "difference"]
 Fallback = Literal["too_few_requests", "tail_not_reproduced", "more_stalls", "residuals_differ"]
 

@@ -1,9 +1,10 @@
 """A request of a gate written into a packet and read back is the same request."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from gates.checks.drift import HistoryInput
@@ -11,10 +12,12 @@ from gates.finding import Finding
 from gates.owners import OwnerMatch, parse_owners
 from gates.packet.requests import HARDWARE, MAPPINGS, MODEL, from_document, measured_document, measured_from_document, to_document
 from gates.policy import PolicySpec, default_measured_policy, default_policy, parse_policy
-from gates.request import Arm, Cell, GateRequest, MeasuredArm, MeasuredRequest, RecordedCell, RunArchive
+from gates.request import Arm, Cell, GateRequest, MeasuredArm, MeasuredRequest, QualityInput, RecordedCell, RunArchive
 from gates.selfcheck.document import CitedSelfcheck
 from replay.catalog.hardware import read_hardware
 from replay.documents import pretty_json
+from replay.ingress.quality.items import items_of
+from replay.ingress.quality.result import QualityFacts, QualityResult, Summary
 from replay.specs.mapping import parse_mapping
 from tests.history.histories import chained
 from tests.measured import measured_run_of
@@ -36,6 +39,12 @@ budget = "5 %"
 [representativeness]
 effect = "invalidates"
 """
+ITEMS = items_of(
+    {"task": pa.array(["t"]), "metric": pa.array(["task_accuracy_ratio"]), "item_id": pa.array(["1"]), "value": pa.array([1.0])}, "x"
+)
+SUMMARY = Summary(task="t", metric="nll_nats_per_token", value=1.0, standard_error=None, items_count=3)
+FACTS = QualityFacts(format="table of items", digest="sha256:1", settings=(("limit", "3"),), notes=("a",))
+RESULT = QualityResult(items=ITEMS, facts=FACTS, summaries=(SUMMARY,))
 RULES = {
     "owners": parse_owners(OWNERS, "owners.toml", fallback=OwnerMatch(owner="@all", source="CODEOWNERS:1")),
     "owners_name": "owners.toml",
@@ -63,6 +72,7 @@ def request() -> GateRequest:
         policy=parse_policy(POLICY, "policy.toml"),
         policy_name="policy.toml",
         selfcheck=CitedSelfcheck(name="self.json", document={"cells": []}),
+        quality=QualityInput(baseline_name="qb", baseline=RESULT, candidate_name="qc", read_candidate=lambda: RESULT),
         reference=TRACE,
         reference_name="recent.parquet",
         **RULES,
@@ -79,10 +89,13 @@ def test_a_request_about_mappings_comes_back_as_it_was():
     given = request()
     files = {f"cell/{MODEL}": LLAMA_8B, f"cell/{HARDWARE}": given.cells[0].hardware}
     files |= {MAPPINGS["baseline"]: given.baseline.mapping, MAPPINGS["candidate"]: given.candidate.mapping}
-    texts = {name: pretty_json(part.to_document()) for name, part in files.items()}
+    facts = pretty_json({"facts": given.quality.baseline.facts.to_document(), "summaries": [asdict(SUMMARY)]})
+    texts = {f"quality-{side}.json": facts for side in ("baseline", "candidate")}
+    texts |= {name: pretty_json(part.to_document()) for name, part in files.items()}
     document = json.loads(pretty_json(to_document(given, ["cell"])))
-    found = from_document(document, lambda name: json.loads(texts[name]), lambda _: TRACE)
-    same(given, found)
+    found = from_document(document, lambda name: json.loads(texts[name]), lambda _: ITEMS, lambda _: TRACE)
+    same(replace(given, quality=None), replace(found, quality=None))
+    assert (found.quality.candidate_name, found.quality.baseline, found.quality.read_candidate()) == ("qc", RESULT, RESULT)
     assert [setting.line for setting in found.candidate.mapping.settings] == [3, 5]
 
 
@@ -105,7 +118,8 @@ def test_a_request_about_measured_runs_comes_back_as_it_was():
     )
     places = {id(run): name for name, run in runs.items()}
     document = json.loads(pretty_json(measured_document(given, candidate, lambda run: places[id(run)])))
-    found = measured_from_document(document, lambda _: json.loads(pretty_json(mapping.to_document())), runs.__getitem__, lambda _: TRACE)
+    mapping_text = pretty_json(mapping.to_document())
+    found = measured_from_document(document, lambda _: json.loads(mapping_text), lambda _: ITEMS, runs.__getitem__, lambda _: TRACE)
     same(given, found)
     assert found.read_candidate() == candidate
 

@@ -1,0 +1,1 @@
+"""Quality of the answers, judged beside the latencies: paired items of two evaluations against margins."""

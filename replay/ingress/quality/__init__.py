@@ -1,0 +1,1 @@
+"""Quality results that teams already have: read, checked, in one table of items."""
