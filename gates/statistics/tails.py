@@ -1,30 +1,36 @@
 """Percentiles of many resamples at once, touching only the tail.
 
 A resample's p-th percentile is found by walking the values from the largest down and adding up how often each occurs, until
-the wanted rank from the top is reached. The first resamples walk the whole tail; they show the band of values in which the others'
-percentiles lie, so that these count what is above the band block by block and walk the band alone. A resample whose percentile is
-outside is done again without a band.
+the wanted rank from the top is reached. A few places of the tail are cuts: how much of the tail above each of them a resample holds
+is counted block by block, in one sweep over the blocks of many resamples, so that each walks from one cut to the next at most. The
+first resamples show where cuts are of use to the others; where they lie changes no result.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from gates.statistics.blocks import BlockDraw, Counts, Floats
-from gates.statistics.tail_walk import Slots, Words, count_members, walk_bands
+from gates.statistics.tail_walk import Slots, add_counts, bucket_blocks, sort_blocks, walk_tail
 from replay.assembly.percentile import ranks
 
 _SPARE, _FEWEST = 1.25, 64
 """Units kept above what a resample needs on average: enough for nearly all resamples of traffic without bursts."""
+_CUTS = 8
+"""Of each percentile; more shorten the walks by less than they take to count."""
 _PILOT = 200
 """Resamples that show where the others' percentiles lie."""
+_BLOCKS_AT_ONCE = 500_000
+"""Of the resamples that are handled together: what a walk reads of them stays in the processor's cache."""
+_WORDS = 8
+"""Of 64 bits, which are counted together."""
 _WORTH_THREADS = 1_000_000
-"""Blocks to be walked over all samples from which starting threads costs less than it saves."""
+"""Blocks to be counted over all samples from which a second thread saves more than starting it costs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,113 +47,150 @@ class Sample:
 
 def resampled_percentiles(draw: BlockDraw, samples: Sequence[Sample]) -> list[Floats]:
     """Return for each sample [replicates, percents]; NaN where a resample holds no member of the sample."""
-    blocks = _Blocks(n=draw.n, starts=draw.starts.astype(np.int32), lengths=draw.lengths)
     keys = [sample.positions.tobytes() for sample in samples]
-    sizes = {key: blocks.sizes(sample.positions) for key, sample in dict(zip(keys, samples, strict=True)).items()}
-    if len(samples) * blocks.starts.size < _WORTH_THREADS:
-        return [_percentiles(blocks, sample, sizes[key]) for sample, key in zip(samples, keys, strict=True)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda sample, key: _percentiles(blocks, sample, sizes[key]), samples, keys))
+    members = {key: sample.positions for key, sample in dict(zip(keys, samples, strict=True)).items()}
+    results = [np.full((draw.replicates, len(sample.percents)), np.nan) for sample in samples]
+    pilot = _Piece.of(draw, slice(0, _PILOT))
+    sizes = pilot.sizes(members)
+    step = max(1, _BLOCKS_AT_ONCE // len(draw.lengths))
+
+    def begin(sample: Sample, key: str, result: Floats) -> _Tail:
+        needed = _needed(sizes[key], sample.percents)
+        places, tail = _located(pilot, sample, _Tail.at_first(sample, needed), needed)
+        _write(result[:_PILOT], tail, places)
+        return tail.narrowed(sample, places)
+
+    def go_on(first: int) -> None:
+        rows = slice(first, first + step)
+        piece = _Piece.of(draw, rows)
+        sizes = piece.sizes(members)
+        for sample, key, tail, result in zip(samples, keys, tails, results, strict=True):
+            places, held = _located(piece, sample, tail, _needed(sizes[key], sample.percents))
+            _write(result[rows], held, places)
+
+    with ThreadPoolExecutor(os.cpu_count() if len(samples) * draw.starts.size >= _WORTH_THREADS else 1) as pool:
+        tails = list(pool.map(begin, samples, keys, results))
+        list(pool.map(go_on, range(_PILOT, draw.replicates, step)))
+    return results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Blocks:
-    """A draw in the narrow integers that the walk reads."""
+class _Piece:
+    """Some resamples of a draw, by start and by bucket."""
 
     n: int
-    starts: Slots
-    lengths: Counts
+    rows: int
+    sweeps: tuple[tuple[Slots, Slots, int], ...]
+    """Blocks of one length as `sort_blocks` orders them, and the length."""
+    buckets: tuple[Slots, Slots, int]
+    cut: tuple[Slots, int]
+    """Blocks shorter than the others [rows, 0 or 1], and their length."""
 
-    def sizes(self, positions: Counts) -> Counts:
-        """Return [replicates] the number of members in each resample."""
-        result = np.full(len(self.starts), self.n, dtype=np.int64)
-        if len(positions) < self.n:
-            count_members(self.starts, self.lengths, self.n, *_marks(self.n, positions), result)
-        return result
+    @classmethod
+    def of(cls, draw: BlockDraw, rows: slice) -> _Piece:
+        starts, length, cut_length = draw.starts[rows].astype(np.int32), int(draw.lengths[0]), int(draw.lengths[-1])
+        whole = starts if cut_length == length else np.ascontiguousarray(starts[:, :-1])
+        cut = np.ascontiguousarray(starts[:, whole.shape[1] :])
+        heads = np.zeros((len(starts), (draw.n - 1) // length + 3), dtype=np.int32)
+        entries = np.empty((len(starts), 2 * whole.shape[1]), dtype=np.int32)
+        bucket_blocks(whole, length, draw.n, heads, entries)
+        sweeps = ((*_by_start(whole, draw.n), length), (*_by_start(cut, draw.n), cut_length))
+        return cls(
+            n=draw.n,
+            rows=len(starts),
+            sweeps=sweeps if cut.size else sweeps[:1],
+            buckets=(heads, entries, length),
+            cut=(cut, cut_length),
+        )
 
+    def sizes(self, members: Mapping[bytes, Counts]) -> dict[bytes, Counts]:
+        """Return for each of `members` (units) [rows]: how many of them a resample holds."""
+        every = np.full(self.rows, self.n)
+        return {
+            key: every if len(units) == self.n else self.counts(units, np.zeros(len(units), dtype=np.int32), 1)[:, 0]
+            for key, units in members.items()
+        }
 
-def _percentiles(blocks: _Blocks, sample: Sample, sizes: Counts) -> Floats:
-    """Return [replicates, percents], two percentiles at a time: an odd one is its own neighbour."""
-    percents = sample.percents + sample.percents[-1:] * (len(sample.percents) % 2)
-    pairs = [_two_percentiles(blocks, sample, sizes, percents[first : first + 2]) for first in range(0, len(percents), 2)]
-    found: Floats = np.concatenate(pairs, axis=1)[:, : len(sample.percents)]
-    return found
+    def counts(self, units: Counts, lanes: Slots, lanes_count: int) -> Counts:
+        """Return [rows, lanes] how many of the units of each lane a resample holds; `lanes` [units], `units` ascending."""
+        found = [self._word_counts(units, lanes, first) for first in range(0, lanes_count, 2 * _WORDS)]
+        return np.concatenate(found, axis=1)[:, :lanes_count]
 
-
-def _two_percentiles(blocks: _Blocks, sample: Sample, sizes: Counts, percents: tuple[float, ...]) -> Floats:
-    """Return [replicates, 2]: a few resamples walk all values above a cut, the others a band around what those found."""
-    needed = np.stack([np.where(sizes > 0, sizes - ranks(sizes, percent) + 1, 0) for percent in percents], axis=1)
-    result = np.full(needed.shape, np.nan)
-    rows = np.flatnonzero(sizes > 0)
-    pilot, rest = rows[:_PILOT], rows[_PILOT:]
-    tail = _Tail.of(sample, int(_SPARE * needed.mean(axis=0).max()) + _FEWEST)
-    places, tail = _walk_down(blocks, tail, sample, pilot, needed)
-    result[pilot] = tail.descending[places]
-    if len(rest):
-        low, high = places.min(axis=0), places.max(axis=0)
-        reach = (high - low) // 2 + _FEWEST
-        firsts = np.maximum(0, low - reach)
-        places = _walk(blocks, tail, (firsts, high + reach), rest, needed)
-        inside = (places >= 0).all(axis=1)
-        result[rest[inside]] = tail.descending[firsts + places[inside]]
-        left = rest[~inside]
-        places, tail = _walk_down(blocks, tail, sample, left, needed)
-        result[left] = tail.descending[places]
-    return result
-
-
-def _walk_down(blocks: _Blocks, tail: _Tail, sample: Sample, rows: Counts, needed: Counts) -> tuple[Counts, _Tail]:
-    """Return which value of the tail each percentile of the resamples is, and the tail, made longer until it holds them all."""
-    places = np.full((len(rows), 2), -1, dtype=np.int64)
-    while len(left := np.flatnonzero((places < 0).any(axis=1))):
-        whole = (np.zeros(2, dtype=np.int64), np.full(2, len(tail.descending)))
-        places[left] = _walk(blocks, tail, whole, rows[left], needed)
-        if bool((places < 0).any()):
-            tail = _Tail.of(sample, 2 * len(tail.descending))
-    return places, tail
+    def _word_counts(self, units: Counts, lanes: Slots, first: int) -> Counts:
+        """Return [rows, 16] the counts of 16 lanes: two to a word, as none reaches 2^32."""
+        asked = (lanes >= first) & (lanes < first + 2 * _WORDS)
+        twice = np.concatenate([units[asked], units[asked] + self.n]).astype(np.int32)
+        places = np.tile(lanes[asked] - first, 2)
+        words, weights = places % _WORDS, np.where(places < _WORDS, 1, 1 << 32)
+        result = np.zeros((self.rows, _WORDS), dtype=np.int64)
+        for ordered, owners, length in self.sweeps if len(twice) else ():
+            add_counts(ordered, owners, length, twice, words, weights, result)
+        return np.concatenate([result & 0xFFFFFFFF, result >> 32], axis=1)
 
 
-def _walk(blocks: _Blocks, tail: _Tail, bands: tuple[Counts, Counts], rows: Counts, needed: Counts) -> Counts:
-    """Return [rows, 2] the place in its band (from, to) of each resample's percentile, -1 where it is not inside."""
-    by_position = np.argsort(tail.positions)
-    upto = np.zeros(len(by_position) + 1, dtype=np.int64)
-    upto[1:] = np.cumsum((by_position < bands[0][0]).astype(np.int64) + ((by_position < bands[0][1]).astype(np.int64) << 32))
-    within = [(by_position >= first) & (by_position < last) for first, last in zip(*bands, strict=True)]
-    inside = np.zeros(len(by_position) + 1, dtype=np.int32)
-    inside[1:] = np.cumsum(within[0] | within[1])
-    slot_of = np.empty(len(by_position), dtype=np.int32)
-    slot_of[by_position] = inside[:-1]
-    slots = np.full((2, max(int(band.sum()) for band in within)), -1, dtype=np.int32)
-    for column, (first, last) in enumerate(zip(*bands, strict=True)):
-        band = slot_of[first:last]
-        slots[column, : len(band)] = band
-    result = np.full((len(rows), 2), -1, dtype=np.int64)
-    marks = _marks(blocks.n, tail.positions)
-    walk_bands((blocks.starts, blocks.lengths), blocks.n, marks, (upto, inside), slots, rows, needed[rows], result)
-    return result
+def _by_start(starts: Slots, n: int) -> tuple[Slots, Slots]:
+    ordered, owners = np.empty(starts.size, dtype=np.int32), np.empty(starts.size, dtype=np.int32)
+    sort_blocks(starts, np.zeros(n + 1, dtype=np.int32), ordered, owners)
+    return ordered, owners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Tail:
-    """The largest values of a sample and where they stand."""
+    """The largest values of a sample, where they stand, and the places among them up to which a resample's are counted."""
 
     descending: Floats
     """[kept]"""
-    positions: Counts
+    positions: Slots
     """[kept]"""
+    cuts: Counts
+    """[cuts] ascending."""
 
     @classmethod
-    def of(cls, sample: Sample, kept: int) -> _Tail:
+    def of(cls, sample: Sample, kept: int, cuts: Counts) -> _Tail:
         kept = min(kept, len(sample.values))
         chosen = np.argpartition(sample.values, len(sample.values) - kept)[len(sample.values) - kept :]
         chosen = chosen[np.argsort(-sample.values[chosen])]
-        return cls(descending=sample.values[chosen], positions=sample.positions[chosen])
+        return cls(
+            descending=sample.values[chosen],
+            positions=sample.positions[chosen].astype(np.int32),
+            cuts=np.unique(np.clip(cuts, 1, kept)),
+        )
+
+    @classmethod
+    def at_first(cls, sample: Sample, needed: Counts) -> _Tail:
+        """Return the tail in which a resample's percentiles lie on average, with cuts all along it."""
+        ends = (_SPARE * needed.mean(axis=0)).astype(np.int64) + _FEWEST
+        return cls.of(sample, int(ends.max()), np.linspace(0, ends, _CUTS + 1, dtype=np.int64)[1:].ravel())
+
+    def narrowed(self, sample: Sample, places: Counts) -> _Tail:
+        """Return the tail that reaches beyond the percentiles' `places` [rows, percents], with cuts where these lie."""
+        low, high = places.min(axis=0), places.max(axis=0)
+        reach = (high - low) // 2 + _FEWEST
+        return self.of(sample, int((high + reach).max()), np.linspace(low - reach // 2, high + reach // 2, _CUTS, dtype=np.int64).ravel())
+
+    def above_cuts(self, piece: _Piece) -> Counts:
+        """Return [rows, cuts] how many units above each cut a resample holds."""
+        order = np.argsort(self.positions[: self.cuts[-1]])
+        lanes = np.searchsorted(self.cuts, order, side="right").astype(np.int32)
+        return np.cumsum(piece.counts(self.positions[order].astype(np.int64), lanes, len(self.cuts)), axis=1)
 
 
-def _marks(n: int, positions: Counts) -> tuple[Words, Slots]:
-    """Return the bits of the units at `positions` in words of 64, and how many are set before each word."""
-    marked = np.zeros(64 * (n // 64 + 1), dtype=np.uint8)
-    marked[positions] = 1
-    words = np.packbits(marked, bitorder="little").view("<u8").astype(np.uint64)
-    per_word = marked.reshape(-1, 64).sum(axis=1, dtype=np.int32)
-    return words, np.concatenate([[0], np.cumsum(per_word)[:-1]]).astype(np.int32)
+def _needed(sizes: Counts, percents: Sequence[float]) -> Counts:
+    """Return [rows, percents] the place of each percentile from the top, 0 where a resample holds no member."""
+    return np.stack([np.where(sizes > 0, sizes - ranks(sizes, percent) + 1, 0) for percent in percents], axis=1)
+
+
+def _located(piece: _Piece, sample: Sample, tail: _Tail, needed: Counts) -> tuple[Counts, _Tail]:
+    """Return which value of the tail each percentile is [rows, percents] (-1: none), and the tail, made longer until it holds them all."""
+    while True:
+        places = np.full(needed.shape, -1, dtype=np.int64)
+        walk_tail(piece.buckets, piece.cut, piece.n, tail.positions, (tail.cuts, tail.above_cuts(piece)), needed, places)
+        if not bool(((places < 0) & (needed > 0)).any()):
+            return places, tail
+        tail = _Tail.of(sample, 2 * len(tail.descending), tail.cuts)
+
+
+def _write(result: Floats, tail: _Tail, places: Counts) -> None:
+    """Write the values at `places` into the rows of a result, which stay NaN where there are none."""
+    found = places >= 0
+    result[found] = tail.descending[places[found]]
