@@ -115,6 +115,7 @@ def _times_held(unit: int, length: int, first: int, last: int, entries: Slots) -
 
 @compiled
 def walk_tail(
+    rows: tuple[int, int],
     blocks: tuple[Slots, Slots, int],
     cut_blocks: tuple[Slots, int],
     n: int,
@@ -123,16 +124,17 @@ def walk_tail(
     needed: Counts,
     result: Counts,
 ) -> None:
-    """Write into `result` [replicates, percents] which value of the tail stands at the place `needed` [replicates, percents] from the top.
+    """Write into `result` [replicates, percents] which value of the tail stands at the place `needed` [replicates, percents] from the top,
+    for the resamples from `rows[0]` to before `rows[1]`.
 
     `blocks` are `heads` and `entries` of `bucket_blocks` and the length; `cut_blocks` [replicates, 0 or 1] the last block's start where it is
     shorter, and its length. `tail` [kept] are the units of the largest values, from the largest down; `cuts` are places in it [cuts],
-    ascending, and how many units above each a resample holds [replicates, cuts]: the walk begins at the last cut before the place. Where the
-    place is 0 or beyond the tail, `result` keeps what it holds.
+    ascending, and how many units above each a resample holds [replicates, cuts]: the walk goes down from the cut before the place or up from
+    the one after, whichever is nearer. Where the place is 0 or beyond the tail, `result` keeps what it holds.
     """
     heads, entries, length = blocks
     cut_starts, cut_length = cut_blocks
-    for replicate in range(needed.shape[0]):
+    for replicate in range(rows[0], rows[1]):
         above = cuts[1][replicate]
         for column in range(needed.shape[1]):
             place = needed[replicate, column]
@@ -140,13 +142,17 @@ def walk_tail(
             while cut < len(above) and above[cut] < place:
                 cut += 1
             index, passed = (cuts[0][cut - 1], above[cut - 1]) if cut > 0 else (0, 0)
-            while 0 < place and index < len(tail):
+            upwards = cut < len(above) and above[cut] - place < place - passed
+            if upwards:
+                index, passed = cuts[0][cut] - 1, above[cut]
+            while place > 0 and index < len(tail):
                 unit = tail[index]
                 bucket = unit // length
-                passed += _times_held(unit, length, heads[replicate, bucket], heads[replicate, bucket + 2], entries[replicate])
+                times = _times_held(unit, length, heads[replicate, bucket], heads[replicate, bucket + 2], entries[replicate])
                 for last in range(cut_starts.shape[1]):
-                    passed += (unit - cut_starts[replicate, last]) % n < cut_length
-                if passed >= place:
+                    times += (unit - cut_starts[replicate, last]) % n < cut_length
+                passed += -times if upwards else times
+                if passed < place if upwards else passed >= place:
                     result[replicate, column] = index
                     break
-                index += 1
+                index += -1 if upwards else 1

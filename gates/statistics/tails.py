@@ -29,6 +29,8 @@ _BLOCKS_AT_ONCE = 500_000
 """Of the resamples that are handled together: what a walk reads of them stays in the processor's cache."""
 _WORDS = 8
 """Of 64 bits, which are counted together."""
+_WALKED_TOGETHER = 32
+"""Resamples that all samples walk one after the other: what they read of these stays in the nearest cache."""
 _WORTH_THREADS = 1_000_000
 """Blocks to be counted over all samples from which a second thread saves more than starting it costs."""
 
@@ -48,25 +50,30 @@ class Sample:
 def resampled_percentiles(draw: BlockDraw, samples: Sequence[Sample]) -> list[Floats]:
     """Return for each sample [replicates, percents]; NaN where a resample holds no member of the sample."""
     keys = [sample.positions.tobytes() for sample in samples]
-    members = {key: sample.positions for key, sample in dict(zip(keys, samples, strict=True)).items()}
+    before = {key: _before(sample.positions, draw.n) for key, sample in dict(zip(keys, samples, strict=True)).items()}
     results = [np.full((draw.replicates, len(sample.percents)), np.nan) for sample in samples]
     pilot = _Piece.of(draw, slice(0, _PILOT))
-    sizes = pilot.sizes(members)
+    sizes = pilot.sizes(before)
     step = max(1, _BLOCKS_AT_ONCE // len(draw.lengths))
 
     def begin(sample: Sample, key: str, result: Floats) -> _Tail:
         needed = _needed(sizes[key], sample.percents)
-        places, tail = _located(pilot, sample, _Tail.at_first(sample, needed), needed)
-        _write(result[:_PILOT], tail, places)
-        return tail.narrowed(sample, places)
+        search = _Search.of(pilot, _Tail.at_first(sample, needed), needed)
+        search.walk(pilot, 0, pilot.rows)
+        search = search.finished(pilot, sample)
+        search.write(result[:_PILOT])
+        return search.tail.narrowed(sample, search.places)
 
     def go_on(first: int) -> None:
-        rows = slice(first, first + step)
-        piece = _Piece.of(draw, rows)
-        sizes = piece.sizes(members)
-        for sample, key, tail, result in zip(samples, keys, tails, results, strict=True):
-            places, held = _located(piece, sample, tail, _needed(sizes[key], sample.percents))
-            _write(result[rows], held, places)
+        piece = _Piece.of(draw, slice(first, first + step))
+        sizes = piece.sizes(before)
+        asked = zip(samples, keys, tails, strict=True)
+        searches = [_Search.of(piece, tail, _needed(sizes[key], sample.percents)) for sample, key, tail in asked]
+        for row in range(0, piece.rows, _WALKED_TOGETHER):
+            for search in searches:
+                search.walk(piece, row, row + _WALKED_TOGETHER)
+        for search, sample, result in zip(searches, samples, results, strict=True):
+            search.finished(piece, sample).write(result[first : first + step])
 
     with ThreadPoolExecutor(os.cpu_count() if len(samples) * draw.starts.size >= _WORTH_THREADS else 1) as pool:
         tails = list(pool.map(begin, samples, keys, results))
@@ -103,13 +110,16 @@ class _Piece:
             cut=(cut, cut_length),
         )
 
-    def sizes(self, members: Mapping[bytes, Counts]) -> dict[bytes, Counts]:
-        """Return for each of `members` (units) [rows]: how many of them a resample holds."""
-        every = np.full(self.rows, self.n)
-        return {
-            key: every if len(units) == self.n else self.counts(units, np.zeros(len(units), dtype=np.int32), 1)[:, 0]
-            for key, units in members.items()
-        }
+    def sizes(self, before: Mapping[bytes, Slots]) -> dict[bytes, Counts]:
+        """Return [rows] for each of several sets of units: how many of them a resample holds; `before` as `_before`."""
+        return {key: self._size(upto) for key, upto in before.items()}
+
+    def _size(self, before: Slots) -> Counts:
+        """Return [rows] how many units a resample holds, of which so many stand before each place of the trace and once more [2 n + 1]."""
+        held = np.zeros(self.rows)
+        for ordered, owners, length in self.sweeps:
+            held += np.bincount(owners, weights=before[ordered + length] - before[ordered], minlength=self.rows)
+        return held.astype(np.int64)
 
     def counts(self, units: Counts, lanes: Slots, lanes_count: int) -> Counts:
         """Return [rows, lanes] how many of the units of each lane a resample holds; `lanes` [units], `units` ascending."""
@@ -126,6 +136,13 @@ class _Piece:
         for ordered, owners, length in self.sweeps if len(twice) else ():
             add_counts(ordered, owners, length, twice, words, weights, result)
         return np.concatenate([result & 0xFFFFFFFF, result >> 32], axis=1)
+
+
+def _before(units: Counts, n: int) -> Slots:
+    """Return [2 n + 1] how many of the units stand before each place of the trace and of its repetition."""
+    marks = np.zeros(n, dtype=np.int32)
+    marks[units] = 1
+    return np.concatenate([[0], np.cumsum(np.tile(marks, 2))]).astype(np.int32)
 
 
 def _by_start(starts: Slots, n: int) -> tuple[Slots, Slots]:
@@ -166,7 +183,8 @@ class _Tail:
         """Return the tail that reaches beyond the percentiles' `places` [rows, percents], with cuts where these lie."""
         low, high = places.min(axis=0), places.max(axis=0)
         reach = (high - low) // 2 + _FEWEST
-        return self.of(sample, int((high + reach).max()), np.linspace(low - reach // 2, high + reach // 2, _CUTS, dtype=np.int64).ravel())
+        cuts = np.concatenate([low - reach, np.linspace(low, high, _CUTS - 1, dtype=np.int64).ravel()])
+        return self.of(sample, int((high + reach).max()), cuts)
 
     def above_cuts(self, piece: _Piece) -> Counts:
         """Return [rows, cuts] how many units above each cut a resample holds."""
@@ -180,17 +198,38 @@ def _needed(sizes: Counts, percents: Sequence[float]) -> Counts:
     return np.stack([np.where(sizes > 0, sizes - ranks(sizes, percent) + 1, 0) for percent in percents], axis=1)
 
 
-def _located(piece: _Piece, sample: Sample, tail: _Tail, needed: Counts) -> tuple[Counts, _Tail]:
-    """Return which value of the tail each percentile is [rows, percents] (-1: none), and the tail, made longer until it holds them all."""
-    while True:
-        places = np.full(needed.shape, -1, dtype=np.int64)
-        walk_tail(piece.buckets, piece.cut, piece.n, tail.positions, (tail.cuts, tail.above_cuts(piece)), needed, places)
-        if not bool(((places < 0) & (needed > 0)).any()):
-            return places, tail
-        tail = _Tail.of(sample, 2 * len(tail.descending), tail.cuts)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Search:
+    """The search for one sample's percentiles in one piece."""
 
+    tail: _Tail
+    above: Counts
+    """[rows, cuts] how many units above each cut a resample holds."""
+    needed: Counts
+    """[rows, percents] the place of each percentile from the top, 0 for none."""
+    places: Counts
+    """[rows, percents] which value of the tail each is; -1 where it was not found."""
 
-def _write(result: Floats, tail: _Tail, places: Counts) -> None:
-    """Write the values at `places` into the rows of a result, which stay NaN where there are none."""
-    found = places >= 0
-    result[found] = tail.descending[places[found]]
+    @classmethod
+    def of(cls, piece: _Piece, tail: _Tail, needed: Counts) -> _Search:
+        return cls(tail=tail, above=tail.above_cuts(piece), needed=needed, places=np.full(needed.shape, -1, dtype=np.int64))
+
+    def walk(self, piece: _Piece, first: int, last: int) -> None:
+        """Find the places of the rows from `first` to before `last`."""
+        cuts = self.tail.cuts, self.above
+        rows = first, min(last, piece.rows)
+        walk_tail(rows, piece.buckets, piece.cut, piece.n, self.tail.positions, cuts, self.needed, self.places)
+
+    def finished(self, piece: _Piece, sample: Sample) -> _Search:
+        """Return the search in a tail that is long enough for all rows."""
+        search = self
+        while bool(((search.places < 0) & (search.needed > 0)).any()):
+            tail = search.tail
+            search = _Search.of(piece, _Tail.of(sample, 2 * len(tail.descending), tail.cuts), search.needed)
+            search.walk(piece, 0, piece.rows)
+        return search
+
+    def write(self, result: Floats) -> None:
+        """Write the values found into `result` [rows, percents], which stays as it is where there are none."""
+        found = self.places >= 0
+        result[found] = self.tail.descending[self.places[found]]
