@@ -11,58 +11,58 @@ from replay.compiled import compiled, compiled_part, inlined_part
 
 Slots = NDArray[np.int32]
 
+WORDS = 8
+"""Of 64 bits, counted together: a line of the processor's cache."""
+
 
 @compiled
-def sort_blocks(starts: Slots, places: Slots, ordered: Slots, owners: Slots) -> None:
+def sort_blocks(starts: Slots, ends: Slots, ordered: Slots, owners: Slots) -> None:
     """Write the blocks [replicates, blocks] in the order of their starts: `ordered` and `owners` [replicates x blocks], whose they are.
 
-    `places` [n + 1] has to be 0.
+    `ends` [n + 1], which has to be 0, gets where the blocks that start at each unit end among these.
     """
     replicates, blocks = starts.shape
     for replicate in range(replicates):
         for block in range(blocks):
-            places[starts[replicate, block] + 1] += 1
-    for unit in range(1, len(places)):
-        places[unit] += places[unit - 1]
+            ends[starts[replicate, block] + 1] += 1
+    for unit in range(1, len(ends)):
+        ends[unit] += ends[unit - 1]
     for replicate in range(replicates):
         for block in range(blocks):
             start = starts[replicate, block]
-            ordered[places[start]] = start
-            owners[places[start]] = replicate
-            places[start] += 1
+            ordered[ends[start]] = start
+            owners[ends[start]] = replicate
+            ends[start] += 1
 
 
 @compiled
-def add_counts(ordered: Slots, owners: Slots, length: int, units: Slots, words: Slots, weights: Counts, result: Counts) -> None:
-    """Add to `result` [replicates, 8] what the units that the blocks of `length` units hold weigh in each word.
+def count_above(blocks: tuple[Slots, Slots, Slots, int], units: Slots, lanes: Slots, adds: Counts, result: Counts) -> None:
+    """Add to `result` [replicates, WORDS] what the units that each resample's blocks hold add to it.
 
-    The blocks as `sort_blocks` leaves them. `units` [2 x marked] are those that count, ascending, and once more with n added, for the
-    blocks that pass the end; `words` and `weights` [2 x marked] say where and what each adds. One sweep over the starts: what a block
-    holds differs from what the block before held by the units that came and went in between.
+    `blocks` are `ends`, `ordered` and `owners` of `sort_blocks` and the blocks' length. `units` [2 x marked + 1] ascend: those that count,
+    the same with n added, for blocks that pass the end, and one beyond all blocks; each adds what `adds` [lanes, WORDS] says of its lane
+    [2 x marked]. One sweep over the starts: what a block holds differs from what the one before held by what came and went in between.
     """
-    held = np.zeros(8, dtype=np.int64)
+    ends, ordered, owners, length = blocks
+    held = np.zeros(WORDS, dtype=np.int64)
     came, went, first = 0, 0, 0
     while first < len(ordered):
         start = ordered[first]
-        while came < len(units) and units[came] < start + length:
-            held[words[came]] += weights[came]
+        while units[came] < start + length:
+            held += adds[lanes[came]]
             came += 1
         while units[went] < start:
-            held[words[went]] -= weights[went]
+            held -= adds[lanes[went]]
             went += 1
-        same_to = units[went]
-        if came < len(units):
-            same_to = min(same_to, units[came] - length)
-        last = first + 1
-        while last < len(ordered) and ordered[last] <= same_to:
-            last += 1
+        same_to = min(len(ends) - 1, units[came] - length, units[went])
+        last = ends[same_to]
         _add_to_owners(owners[first:last], held, result)
         first = last
 
 
 @compiled_part
 def _add_to_owners(owners: Slots, held: Counts, result: Counts) -> None:
-    """Add `held` [8] to the row of each owner; written out, so that it stays in registers."""
+    """Add `held` [WORDS] to the row of each owner; written out, so that it stays in registers."""
     held_0, held_1, held_2, held_3 = held[0], held[1], held[2], held[3]
     held_4, held_5, held_6, held_7 = held[4], held[5], held[6], held[7]
     for owner in owners:
@@ -113,6 +113,13 @@ def _times_held(unit: int, length: int, first: int, last: int, entries: Slots) -
     return times
 
 
+@inlined_part
+def _above(cut: int, replicate: int, words: Counts) -> int:
+    """Return how many units above a cut a resample holds: two cuts to a word."""
+    word = words[cut // (2 * WORDS), replicate, cut % WORDS]
+    return word >> 32 if cut // WORDS % 2 else word & 0xFFFFFFFF
+
+
 @compiled
 def walk_tail(
     rows: tuple[int, int],
@@ -120,7 +127,7 @@ def walk_tail(
     cut_blocks: tuple[Slots, int],
     n: int,
     tail: Slots,
-    cuts: tuple[Slots, Slots],
+    cuts: tuple[Counts, Counts],
     needed: Counts,
     result: Counts,
 ) -> None:
@@ -129,22 +136,25 @@ def walk_tail(
 
     `blocks` are `heads` and `entries` of `bucket_blocks` and the length; `cut_blocks` [replicates, 0 or 1] the last block's start where it is
     shorter, and its length. `tail` [kept] are the units of the largest values, from the largest down; `cuts` are places in it [cuts],
-    ascending, and how many units above each a resample holds [replicates, cuts]: the walk goes down from the cut before the place or up from
-    the one after, whichever is nearer. Where the place is 0 or beyond the tail, `result` keeps what it holds.
+    ascending, and how many units above each a resample holds [groups, replicates, WORDS], as `_above` reads them: the walk goes down from the
+    cut before the place or up from the one after, whichever is nearer. Where the place is 0 or beyond the tail, `result` keeps what it holds.
     """
     heads, entries, length = blocks
     cut_starts, cut_length = cut_blocks
+    count = len(cuts[0])
     for replicate in range(rows[0], rows[1]):
-        above = cuts[1][replicate]
         for column in range(needed.shape[1]):
             place = needed[replicate, column]
-            cut = 0
-            while cut < len(above) and above[cut] < place:
+            cut, index, passed, behind = 0, 0, 0, 0
+            while cut < count:
+                behind = _above(cut, replicate, cuts[1])
+                if behind >= place:
+                    break
+                index, passed = cuts[0][cut], behind
                 cut += 1
-            index, passed = (cuts[0][cut - 1], above[cut - 1]) if cut > 0 else (0, 0)
-            upwards = cut < len(above) and above[cut] - place < place - passed
+            upwards = cut < count and behind - place < place - passed
             if upwards:
-                index, passed = cuts[0][cut] - 1, above[cut]
+                index, passed = cuts[0][cut] - 1, behind
             while place > 0 and index < len(tail):
                 unit = tail[index]
                 bucket = unit // length

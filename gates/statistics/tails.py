@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gates.statistics.blocks import BlockDraw, Counts, Floats
-from gates.statistics.tail_walk import Slots, add_counts, bucket_blocks, sort_blocks, walk_tail
+from gates.statistics.tail_walk import WORDS, Slots, bucket_blocks, count_above, sort_blocks, walk_tail
 from replay.assembly.percentile import ranks
 
 _SPARE, _FEWEST = 1.25, 64
@@ -25,10 +25,8 @@ _CUTS = 8
 """Of each percentile; more shorten the walks by less than they take to count."""
 _PILOT = 200
 """Resamples that show where the others' percentiles lie."""
-_BLOCKS_AT_ONCE = 500_000
-"""Of the resamples that are handled together: what a walk reads of them stays in the processor's cache."""
-_WORDS = 8
-"""Of 64 bits, which are counted together."""
+_BLOCKS_AT_ONCE, _ROWS_AT_ONCE = 500_000, 1000
+"""Of the resamples that one thread handles together: their counts stay in the processor's cache."""
 _WALKED_TOGETHER = 32
 """Resamples that all samples walk one after the other: what they read of these stays in the nearest cache."""
 _WORTH_THREADS = 1_000_000
@@ -54,15 +52,15 @@ def resampled_percentiles(draw: BlockDraw, samples: Sequence[Sample]) -> list[Fl
     results = [np.full((draw.replicates, len(sample.percents)), np.nan) for sample in samples]
     pilot = _Piece.of(draw, slice(0, _PILOT))
     sizes = pilot.sizes(before)
-    step = max(1, _BLOCKS_AT_ONCE // len(draw.lengths))
+    step = max(1, min(_ROWS_AT_ONCE, _BLOCKS_AT_ONCE // len(draw.lengths)))
 
     def begin(sample: Sample, key: str, result: Floats) -> _Tail:
         needed = _needed(sizes[key], sample.percents)
-        search = _Search.of(pilot, _Tail.at_first(sample, needed), needed)
+        search = _Search.of(pilot, _Tail.at_first(sample, draw.n, needed), needed)
         search.walk(pilot, 0, pilot.rows)
         search = search.finished(pilot, sample)
         search.write(result[:_PILOT])
-        return search.tail.narrowed(sample, search.places)
+        return search.tail.narrowed(sample, draw.n, search.places)
 
     def go_on(first: int) -> None:
         piece = _Piece.of(draw, slice(first, first + step))
@@ -87,7 +85,7 @@ class _Piece:
 
     n: int
     rows: int
-    sweeps: tuple[tuple[Slots, Slots, int], ...]
+    sweeps: tuple[tuple[Slots, Slots, Slots, int], ...]
     """Blocks of one length as `sort_blocks` orders them, and the length."""
     buckets: tuple[Slots, Slots, int]
     cut: tuple[Slots, int]
@@ -117,25 +115,9 @@ class _Piece:
     def _size(self, before: Slots) -> Counts:
         """Return [rows] how many units a resample holds, of which so many stand before each place of the trace and once more [2 n + 1]."""
         held = np.zeros(self.rows)
-        for ordered, owners, length in self.sweeps:
+        for _, ordered, owners, length in self.sweeps:
             held += np.bincount(owners, weights=before[ordered + length] - before[ordered], minlength=self.rows)
         return held.astype(np.int64)
-
-    def counts(self, units: Counts, lanes: Slots, lanes_count: int) -> Counts:
-        """Return [rows, lanes] how many of the units of each lane a resample holds; `lanes` [units], `units` ascending."""
-        found = [self._word_counts(units, lanes, first) for first in range(0, lanes_count, 2 * _WORDS)]
-        return np.concatenate(found, axis=1)[:, :lanes_count]
-
-    def _word_counts(self, units: Counts, lanes: Slots, first: int) -> Counts:
-        """Return [rows, 16] the counts of 16 lanes: two to a word, as none reaches 2^32."""
-        asked = (lanes >= first) & (lanes < first + 2 * _WORDS)
-        twice = np.concatenate([units[asked], units[asked] + self.n]).astype(np.int32)
-        places = np.tile(lanes[asked] - first, 2)
-        words, weights = places % _WORDS, np.where(places < _WORDS, 1, 1 << 32)
-        result = np.zeros((self.rows, _WORDS), dtype=np.int64)
-        for ordered, owners, length in self.sweeps if len(twice) else ():
-            add_counts(ordered, owners, length, twice, words, weights, result)
-        return np.concatenate([result & 0xFFFFFFFF, result >> 32], axis=1)
 
 
 def _before(units: Counts, n: int) -> Slots:
@@ -145,10 +127,10 @@ def _before(units: Counts, n: int) -> Slots:
     return np.concatenate([[0], np.cumsum(np.tile(marks, 2))]).astype(np.int32)
 
 
-def _by_start(starts: Slots, n: int) -> tuple[Slots, Slots]:
-    ordered, owners = np.empty(starts.size, dtype=np.int32), np.empty(starts.size, dtype=np.int32)
-    sort_blocks(starts, np.zeros(n + 1, dtype=np.int32), ordered, owners)
-    return ordered, owners
+def _by_start(starts: Slots, n: int) -> tuple[Slots, Slots, Slots]:
+    ends, ordered, owners = (np.zeros(size, dtype=np.int32) for size in (n + 1, starts.size, starts.size))
+    sort_blocks(starts, ends, ordered, owners)
+    return ends, ordered, owners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,36 +143,52 @@ class _Tail:
     """[kept]"""
     cuts: Counts
     """[cuts] ascending."""
+    units: Slots
+    """Those above the last cut, as `count_above` reads them."""
+    lanes: Slots
+    """Between which cuts they are."""
+    adds: Counts
+    """[groups of cuts, lanes, WORDS] 1 for each cut that a unit of the lane is above."""
 
     @classmethod
-    def of(cls, sample: Sample, kept: int, cuts: Counts) -> _Tail:
+    def of(cls, sample: Sample, n: int, kept: int, cuts: Counts) -> _Tail:
         kept = min(kept, len(sample.values))
         chosen = np.argpartition(sample.values, len(sample.values) - kept)[len(sample.values) - kept :]
         chosen = chosen[np.argsort(-sample.values[chosen])]
+        cuts = np.unique(np.clip(cuts, 1, kept))
+        counted = np.argsort(sample.positions[chosen[: cuts[-1]]])
+        units = sample.positions[chosen[counted]]
+        place = np.arange(-(-len(cuts) // (2 * WORDS)) * 2 * WORDS).reshape(-1, 2, 1, WORDS)  # [groups, halves of a word, 1, words]
+        is_above = (place >= np.arange(len(cuts))[:, None]) & (place < len(cuts))
         return cls(
             descending=sample.values[chosen],
             positions=sample.positions[chosen].astype(np.int32),
-            cuts=np.unique(np.clip(cuts, 1, kept)),
+            cuts=cuts,
+            units=np.concatenate([units, units + n, [4 * n]]).astype(np.int32),
+            lanes=np.tile(np.searchsorted(cuts, counted, side="right"), 2).astype(np.int32),
+            adds=is_above[:, 0] + (is_above[:, 1].astype(np.int64) << 32),
         )
 
     @classmethod
-    def at_first(cls, sample: Sample, needed: Counts) -> _Tail:
+    def at_first(cls, sample: Sample, n: int, needed: Counts) -> _Tail:
         """Return the tail in which a resample's percentiles lie on average, with cuts all along it."""
         ends = (_SPARE * needed.mean(axis=0)).astype(np.int64) + _FEWEST
-        return cls.of(sample, int(ends.max()), np.linspace(0, ends, _CUTS + 1, dtype=np.int64)[1:].ravel())
+        return cls.of(sample, n, int(ends.max()), np.linspace(0, ends, _CUTS + 1, dtype=np.int64)[1:].ravel())
 
-    def narrowed(self, sample: Sample, places: Counts) -> _Tail:
+    def narrowed(self, sample: Sample, n: int, places: Counts) -> _Tail:
         """Return the tail that reaches beyond the percentiles' `places` [rows, percents], with cuts where these lie."""
         low, high = places.min(axis=0), places.max(axis=0)
         reach = (high - low) // 2 + _FEWEST
         cuts = np.concatenate([low - reach, np.linspace(low, high, _CUTS - 1, dtype=np.int64).ravel()])
-        return self.of(sample, int((high + reach).max()), cuts)
+        return self.of(sample, n, int((high + reach).max()), cuts)
 
     def above_cuts(self, piece: _Piece) -> Counts:
-        """Return [rows, cuts] how many units above each cut a resample holds."""
-        order = np.argsort(self.positions[: self.cuts[-1]])
-        lanes = np.searchsorted(self.cuts, order, side="right").astype(np.int32)
-        return np.cumsum(piece.counts(self.positions[order].astype(np.int64), lanes, len(self.cuts)), axis=1)
+        """Return [groups, rows, WORDS] how many units above each cut a resample holds."""
+        result = np.zeros((len(self.adds), piece.rows, WORDS), dtype=np.int64)
+        for adds, found in zip(self.adds, result, strict=True):
+            for blocks in piece.sweeps:
+                count_above(blocks, self.units, self.lanes, adds, found)
+        return result
 
 
 def _needed(sizes: Counts, percents: Sequence[float]) -> Counts:
@@ -204,7 +202,7 @@ class _Search:
 
     tail: _Tail
     above: Counts
-    """[rows, cuts] how many units above each cut a resample holds."""
+    """[groups, rows, WORDS] how many units above each cut a resample holds."""
     needed: Counts
     """[rows, percents] the place of each percentile from the top, 0 for none."""
     places: Counts
@@ -225,7 +223,7 @@ class _Search:
         search = self
         while bool(((search.places < 0) & (search.needed > 0)).any()):
             tail = search.tail
-            search = _Search.of(piece, _Tail.of(sample, 2 * len(tail.descending), tail.cuts), search.needed)
+            search = _Search.of(piece, _Tail.of(sample, piece.n, 2 * len(tail.descending), tail.cuts), search.needed)
             search.walk(piece, 0, piece.rows)
         return search
 
