@@ -16,16 +16,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from gates.statistics.blocks import BlockDraw, Counts, Floats
-from gates.statistics.tail_walk import WORDS, Slots, bucket_blocks, count_above, sort_blocks, walk_tail
+from gates.statistics.tail_walk import WORDS, Slots, bucket_blocks, count_above, walk_tail
 from replay.assembly.percentile import ranks
 
 _SPARE, _FEWEST = 1.25, 64
 """Units kept above what a resample needs on average: enough for nearly all resamples of traffic without bursts."""
-_CUTS = 8
-"""Of each percentile; more shorten the walks by less than they take to count."""
+_CUTS = 2 * WORDS
+"""Of all percentiles together, 3 or more of each: as many as one sweep counts."""
 _PILOT = 200
 """Resamples that show where the others' percentiles lie."""
-_BLOCKS_AT_ONCE, _ROWS_AT_ONCE = 500_000, 1000
+_BLOCKS_AT_ONCE, _ROWS_AT_ONCE = 1_000_000, 1000
 """Of the resamples that one thread handles together: their counts stay in the processor's cache."""
 _WALKED_TOGETHER = 32
 """Resamples that all samples walk one after the other: what they read of these stays in the nearest cache."""
@@ -54,7 +54,7 @@ def resampled_percentiles(draw: BlockDraw, samples: Sequence[Sample]) -> list[Fl
     sizes = pilot.sizes(before)
     step = max(1, min(_ROWS_AT_ONCE, _BLOCKS_AT_ONCE // len(draw.lengths)))
 
-    def begin(sample: Sample, key: str, result: Floats) -> _Tail:
+    def begin(sample: Sample, key: bytes, result: Floats) -> _Tail:
         needed = _needed(sizes[key], sample.percents)
         search = _Search.of(pilot, _Tail.at_first(sample, draw.n, needed), needed)
         search.walk(pilot, 0, pilot.rows)
@@ -85,8 +85,8 @@ class _Piece:
 
     n: int
     rows: int
-    sweeps: tuple[tuple[Slots, Slots, Slots, int], ...]
-    """Blocks of one length as `sort_blocks` orders them, and the length."""
+    sweeps: tuple[tuple[Slots, Slots, int], ...]
+    """Blocks of one length, ascending: their starts, whose they are, and the length."""
     buckets: tuple[Slots, Slots, int]
     cut: tuple[Slots, int]
     """Blocks shorter than the others [rows, 0 or 1], and their length."""
@@ -110,12 +110,13 @@ class _Piece:
 
     def sizes(self, before: Mapping[bytes, Slots]) -> dict[bytes, Counts]:
         """Return [rows] for each of several sets of units: how many of them a resample holds; `before` as `_before`."""
-        return {key: self._size(upto) for key, upto in before.items()}
+        every = np.full(self.rows, self.n)
+        return {key: every if upto[self.n] == self.n else self._size(upto) for key, upto in before.items()}
 
     def _size(self, before: Slots) -> Counts:
         """Return [rows] how many units a resample holds, of which so many stand before each place of the trace and once more [2 n + 1]."""
         held = np.zeros(self.rows)
-        for _, ordered, owners, length in self.sweeps:
+        for ordered, owners, length in self.sweeps:
             held += np.bincount(owners, weights=before[ordered + length] - before[ordered], minlength=self.rows)
         return held.astype(np.int64)
 
@@ -127,10 +128,12 @@ def _before(units: Counts, n: int) -> Slots:
     return np.concatenate([[0], np.cumsum(np.tile(marks, 2))]).astype(np.int32)
 
 
-def _by_start(starts: Slots, n: int) -> tuple[Slots, Slots, Slots]:
-    ends, ordered, owners = (np.zeros(size, dtype=np.int32) for size in (n + 1, starts.size, starts.size))
-    sort_blocks(starts, ends, ordered, owners)
-    return ends, ordered, owners
+def _by_start(starts: Slots, n: int) -> tuple[Slots, Slots]:
+    """Return the starts of blocks [rows, blocks], ascending, and the row of each; both sorted as one number, short where it can be."""
+    bits = len(starts).bit_length()
+    both: Slots | Counts = starts.astype(np.int32) if n << bits < 1 << 31 else starts.astype(np.int64)
+    both = np.sort(both << bits | np.arange(len(starts), dtype=np.int32)[:, None], axis=None)
+    return (both >> bits).astype(np.int32), (both & ((1 << bits) - 1)).astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -173,13 +176,13 @@ class _Tail:
     def at_first(cls, sample: Sample, n: int, needed: Counts) -> _Tail:
         """Return the tail in which a resample's percentiles lie on average, with cuts all along it."""
         ends = (_SPARE * needed.mean(axis=0)).astype(np.int64) + _FEWEST
-        return cls.of(sample, n, int(ends.max()), np.linspace(0, ends, _CUTS + 1, dtype=np.int64)[1:].ravel())
+        return cls.of(sample, n, int(ends.max()), np.linspace(0, ends, _cuts(needed) + 1, dtype=np.int64)[1:].ravel())
 
     def narrowed(self, sample: Sample, n: int, places: Counts) -> _Tail:
         """Return the tail that reaches beyond the percentiles' `places` [rows, percents], with cuts where these lie."""
         low, high = places.min(axis=0), places.max(axis=0)
         reach = (high - low) // 2 + _FEWEST
-        cuts = np.concatenate([low - reach, np.linspace(low, high, _CUTS - 1, dtype=np.int64).ravel()])
+        cuts = np.concatenate([low - reach, np.linspace(low, high, _cuts(places) - 1, dtype=np.int64).ravel()])
         return self.of(sample, n, int((high + reach).max()), cuts)
 
     def above_cuts(self, piece: _Piece) -> Counts:
@@ -189,6 +192,11 @@ class _Tail:
             for blocks in piece.sweeps:
                 count_above(blocks, self.units, self.lanes, adds, found)
         return result
+
+
+def _cuts(places: Counts) -> int:
+    """Return how many cuts each percentile gets; `places` [rows, percents]."""
+    return max(3, _CUTS // int(places.shape[1]))
 
 
 def _needed(sizes: Counts, percents: Sequence[float]) -> Counts:
