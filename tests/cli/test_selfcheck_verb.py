@@ -79,10 +79,22 @@ def test_a_self_check_brings_a_date_into_the_plan_only_when_it_has_expired(shipp
     assert moment_of_plan(None, read_policy(shipped.folder / "policy.toml"), None, made) == as_of
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("as_of", "code"), [("2026-12-02", "selfcheck"), ("2036-12-01", "selfcheck_expired")])
 def test_the_demo_cites_its_self_check_and_an_expired_one_fails_nothing(shipped, as_of, code):
     gated = shipped.replay("gate", "--candidate", "mapping.toml", "--as-of", as_of, "--format", "json")
     predicate = json.loads(gated.stdout)["predicate"]
     assert (gated.exit_code, predicate["decision"]) == (0, "release")
     assert code in {reason["code"] for reason in predicate["reasons"]}
+
+
+def test_halves_of_a_measured_result_are_gated_against_each_other(empty):
+    rows = [{"request_id": f"r{index}", "arrival_s": 0.1 * index, "ttft_s": 1.0 + index % 7} for index in range(300)]
+    empty.write("run.jsonl", "".join(json.dumps(row | {"prompt_tokens": 100, "output_tokens": 2, "e2e_s": 9.0}) + "\n" for row in rows))
+    empty.write("policy.toml", '[blocking]\nttft_s = { p50 = "3 %" }\n')
+    asked = "selfcheck", "--run", "run.jsonl", "--splits", "4", "--policy", "policy.toml"
+    made = empty.replay(*asked, "--format", "json")
+    assert made.exit_code == 0, made.stderr
+    [found] = json.loads(made.stdout)["runs"]
+    assert (found["run"], found["splits"], found["shares"]["invalid_evidence"]["rate"]) == ("run.jsonl", 4, 0.0)
+    assert "run.jsonl: 4 splits into halves" in empty.replay(*asked).stdout
+    assert "leave the others out" in empty.replay(*asked, "--out", "selfcheck.json").stderr
