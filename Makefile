@@ -45,6 +45,7 @@ bench: $(READY)
 
 selfcheck-reference: $(READY)
 	$(BIN)/python bench/error_rates.py --trials 300 --out build/error-rates
+	$(BIN)/python bench/gate_rates.py --trials 60 --servers mg1 --out build/gate-rates
 
 selfcheck-quick: $(READY)
 	$(BIN)/python bench/error_rates.py --trials 60 --out build/error-rates-quick
