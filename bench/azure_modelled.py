@@ -50,9 +50,11 @@ TARGETS = (None, 0.03, None, 0.97)
 ERROR = step_error("step", MEAN_TO_SD * MEASURED_ERROR_RATIO, 0.0)
 
 
-def linear_table() -> StepTable:
-    """Return the server: STEP_S + TOKEN_S x tokens, SEQUENCE_S x sequences, and KEY_S x keys of the decoding ones."""
-    tokens, sequences, keys = np.tile(np.arange(MOST_TOKENS + 1.0), 2), np.arange(MOST_SEQUENCES + 1.0), np.array([0.0, 1024.0])
+def linear_table(
+    most_tokens: int = MOST_TOKENS, most_sequences: int = MOST_SEQUENCES, *, step_s: float = STEP_S, token_s: float = TOKEN_S
+) -> StepTable:
+    """Return the server: `step_s` + `token_s` x tokens, SEQUENCE_S x sequences, and KEY_S x keys of the decoding ones."""
+    tokens, sequences, keys = np.tile(np.arange(most_tokens + 1.0), 2), np.arange(most_sequences + 1.0), np.array([0.0, 1024.0])
 
     def part(index: Mapping[str, Any], kernel: str, compute_s: Floats) -> pa.Table:
         return pa.table({**index, **{f"{kernel}.{term}": compute_s * (term == "compute_s") for term in TERMS}})
@@ -62,16 +64,16 @@ def linear_table() -> StepTable:
         "layer_type": "mlp", "calls_count": 1, "overlap_exponent": math.inf, "source": "measured", "stack": "", "calibration": "",
         "error_ratio": MEASURED_ERROR_RATIO, "flops_per_token": 0.0, "flops_per_sequence": 0.0, "flops_per_pair": 0.0,
     }  # fmt: skip
-    phases = np.repeat([0, 1], MOST_TOKENS + 1)
-    decode = {"sequences": np.repeat(np.arange(MOST_SEQUENCES + 1), 2), "context_tokens": np.tile(keys, MOST_SEQUENCES + 1)}
+    phases = np.repeat([0, 1], most_tokens + 1)
+    decode = {"sequences": np.repeat(np.arange(most_sequences + 1), 2), "context_tokens": np.tile(keys, most_sequences + 1)}
     return StepTable(
         kernels=pa.Table.from_pylist([{**kernel, "kernel": name, "axis": axis} for name, axis in axes.items()], schema=KERNEL_SCHEMA),
-        token_terms=part({"phase": phases, "tokens": tokens.astype(np.int64)}, "body", (STEP_S + TOKEN_S * tokens) * (tokens > 0)),
+        token_terms=part({"phase": phases, "tokens": tokens.astype(np.int64)}, "body", (step_s + token_s * tokens) * (tokens > 0)),
         sequence_terms=part({"sequences": sequences.astype(np.int64)}, "head", SEQUENCE_S * sequences),
         decode_terms=part(decode, "decode", KEY_S * np.outer(sequences, keys).ravel()),
         prefill_terms=part({"tokens": np.array([0.0]), "keys_tokens": np.array([0.0])}, "prefill", np.zeros(1)),
         limits=StepLimits(
-            max_running=MOST_SEQUENCES, max_batched_tokens=MOST_TOKENS, max_context_tokens=1_000_000, attention_window_tokens=1_000_000
+            max_running=most_sequences, max_batched_tokens=most_tokens, max_context_tokens=1_000_000, attention_window_tokens=1_000_000
         ),
         pool=KvPool(blocks_count=1_000_000, block_tokens=16, block_bytes=1.0, weights_bytes=1.0, workspace_bytes=0.0, block_swap_s=0.0),
         capture=pa.table({"phase": phases, "tokens": tokens.astype(np.int64), "captured_tokens": np.zeros(len(phases), dtype=np.int64)}),

@@ -92,7 +92,8 @@ def _serve_batches(
 
 
 @compiled
-def _drift(shocks: Floats, keep: float, out: Floats) -> None:
+def drift(shocks: Floats, keep: float, out: Floats) -> None:
+    """Write into `out` [n] an AR(1) series of unit variance."""
     out[0] = shocks[0]
     for index in range(1, len(shocks)):
         out[index] = keep * out[index - 1] + np.sqrt(1.0 - keep * keep) * shocks[index]
@@ -115,9 +116,9 @@ def draw_traffic(server: Server, n: int, generator: np.random.Generator) -> Traf
 
 def draw_noise(n: int, generator: np.random.Generator) -> Floats:
     """Return [n] log factors of steps, by their first request."""
-    drift = np.empty(n)
-    _drift(generator.standard_normal(n), float(np.exp(-1.0 / DRIFT_REQUESTS)), drift)
-    return JITTER_SD * generator.standard_normal(n) + DRIFT_SD * drift
+    slow = np.empty(n)
+    drift(generator.standard_normal(n), float(np.exp(-1.0 / DRIFT_REQUESTS)), slow)
+    return JITTER_SD * generator.standard_normal(n) + DRIFT_SD * slow
 
 
 def serve(traffic: Traffic, log_factors: Floats, *, edges: Floats | None = None, effects: Floats | None = None) -> Served:

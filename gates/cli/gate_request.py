@@ -101,7 +101,7 @@ def build_request(options: GateOptions, project: Project | None) -> GateRequest:
         owners_digest=rules.owners_digest,
         seed=chosen_seed(options.seed, project),
         jobs=options.jobs,
-        as_of=as_of_time(options.as_of, rules.policy, candidate.path, ages=selfcheck is not None),
+        as_of=moment_of_plan(options.as_of, rules.policy, candidate.path, selfcheck),
         selfcheck=selfcheck,
         reference=reference[0] if reference else None,
         reference_name=relative_name(reference[1], folder) if reference else None,
@@ -197,14 +197,20 @@ def _read(source: str, role: str, mapping_path: Path | None, folder: Path) -> Ar
     return read_arm_at(open_commit(mapping_path.parent, source), mapping_path, folder)
 
 
-def as_of_time(option: str | None, policy: PolicySpec, candidate_path: Path | None, *, ages: bool = False) -> str | None:
-    """Return the moment that ages are counted from; None where nothing depends on it, so that no time of day gets into the plan.
-
-    `ages`: something beside the policy has an age.
-    """
-    if option is None and policy.max_trace_age_days is None and policy.drift is None and not ages:
+def as_of_time(option: str | None, policy: PolicySpec, candidate_path: Path | None) -> str | None:
+    """Return the moment that ages are counted from; None where nothing depends on it, so that no time of day gets into the plan."""
+    if option is None and policy.max_trace_age_days is None and policy.drift is None:
         return None
     return moment(option, commit_time(candidate_path) if option is None and candidate_path is not None else None)
+
+
+def moment_of_plan(option: str | None, policy: PolicySpec, candidate_path: Path | None, selfcheck: CitedSelfcheck | None) -> str | None:
+    """Return `as_of_time`, or the day's beginning where only the self-check has an age and has expired by then."""
+    found = as_of_time(option, policy, candidate_path)
+    if found is not None or selfcheck is None:
+        return found
+    today = moment(None, commit_time(candidate_path) if candidate_path is not None else None)[:10]
+    return moment(today) if selfcheck.expired(today) else None
 
 
 def _selfcheck(option: Path | None, project: Project | None, folder: Path) -> CitedSelfcheck | None:

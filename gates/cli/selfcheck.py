@@ -23,6 +23,7 @@ from gates.cli.inputs import (
 from gates.cli.progress import note
 from gates.cli.table_cache import cache_option, user_cache
 from gates.cli.times import moment
+from replay.errors import SpecError
 
 if TYPE_CHECKING:
     from gates.plan import CellSpec
@@ -47,15 +48,26 @@ if TYPE_CHECKING:
 @click.option("--as-of", metavar="TIME", help="ISO time that it is made at (default: SOURCE_DATE_EPOCH, else now).")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="File for the record that `replay gate --selfcheck` cites.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Replays at once (default: the processors).")
+@click.option(
+    "--run", "runs", multiple=True, metavar="RESULT", help="Measured result: gate random halves of it against each other instead."
+)
+@click.option("--splits", type=click.IntRange(min=1), default=200, show_default=True, help="Of each measured result.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def command(out: Path | None, form: str, jobs: int | None, no_cache: bool, **given: Any) -> None:
+def command(out: Path | None, form: str, jobs: int | None, no_cache: bool, runs: tuple[str, ...], splits: int, **given: Any) -> None:
     """Measure how often the gate is wrong on a trace: unchanged mappings rolled back, and known worsenings released or missed.
 
     Each draw of the trace's traffic stands for the recorded trace once. Worsenings of 1, 3, 5 and 10 % and of the margin: of every
     latency, of the tail, of one prompt bin, and of kernels, through the queue.
+
+    Of a measured result (--run): how often the gate rolls back one random half of its requests against the other.
     """
     from replay import documents
 
+    if runs:
+        if out is not None or given["mapping"] is not None:
+            raise SpecError("--run", "a mapping or --out beside it", "a result and a policy", "leave the others out")
+        _tell_splits(runs, splits, form, given)
+        return
     document = _document(jobs or os.cpu_count() or 1, no_cache, given)
     documents.check(document, "selfcheck.v1", "the self-check")
     if out is not None:
@@ -98,9 +110,29 @@ def _document(jobs: int, no_cache: bool, given: dict[str, Any]) -> dict[str, Any
     return to_document(cells, policy, seed=seed, as_of=as_of, tool_version=version("replay-gate"))
 
 
-def _say(done: int, total: int) -> None:
+def _tell_splits(runs: tuple[str, ...], splits: int, form: str, given: dict[str, Any]) -> None:
+    """Print how often the gate decides what on random halves of measured results."""
+    from gates.cli.gate_request import GateOptions
+    from gates.cli.measured_arms import measured_request
+    from gates.selfcheck.splits import split_rates
+    from replay import documents
+
+    shared = {name: given[name] for name in ("traces", "model", "hardware", "measurements", "policy", "as_of", "seed")}
+    options = GateOptions(baseline=runs, candidate=runs, owners=None, archive=None, jobs=1, **shared)
+    request = measured_request(runs, runs, options, current_project())
+    found = [rates.to_document() for rates in split_rates(request, splits, lambda done, total: _say(done, total, "pairs of halves gated"))]
+    if form == "json":
+        click.echo(documents.pretty_json({"runs": found}), nl=False)
+        return
+    for one in found:
+        click.echo(f"{one['run']}: {one['splits']} splits into halves of its requests, between which nothing changed")
+        for basis, share in one["shares"].items():
+            click.echo(f"  {basis:<17} {_share(share):>20}")
+
+
+def _say(done: int, total: int, what: str = "draws replayed") -> None:
     if done % 50 == 0 or done == total:
-        note(f"{done} of {total} draws replayed")
+        note(f"{done} of {total} {what}")
 
 
 def _text(document: dict[str, Any]) -> str:

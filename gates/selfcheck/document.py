@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gates.checks.ages import parse_time
 from gates.finding import Finding
-from gates.plan import CellSpec
+from gates.plan import RULES, CellSpec
 from gates.policy import PolicySpec
 from replay import documents
 from replay.errors import SpecError
@@ -33,6 +33,7 @@ def to_document(cells: Sequence[tuple[CellSpec, Selfcheck]], policy: PolicySpec,
         "as_of": as_of,
         "valid_days": VALID_DAYS,
         "policy_digest": policy.digest,
+        "rules_digest": digest_document(RULES),
         "seed": str(seed),
         "cells": [{**{key: getattr(spec, key) for key in _CELL_KEYS}, **found.to_document()} for spec, found in cells],
     }
@@ -51,16 +52,25 @@ class CitedSelfcheck:
         """Digest of its content."""
         return digest_document(self.document)
 
+    def expired(self, as_of: str) -> bool:
+        """Return whether verdicts at a moment may no longer cite it."""
+        return parse_time(as_of) > parse_time(self.document["as_of"]) + timedelta(days=self.document["valid_days"])
+
     def finding(self, cell: CellSpec, policy: PolicySpec, as_of: str | None) -> Finding:
         """Return what it says of one cell; it only informs, for the gate decides by its claims."""
         mine = [one for one in self.document["cells"] if all(one[key] == getattr(cell, key) for key in _CELL_KEYS[:6])]
-        if self.document["policy_digest"] != policy.digest or not mine:
-            what = "another policy" if self.document["policy_digest"] != policy.digest else "other traces, accelerators or models"
+        foreign = {
+            "another policy": self.document["policy_digest"] != policy.digest,
+            "other rules of the gate": self.document["rules_digest"] != digest_document(RULES),
+            "other traces, accelerators or models": not mine,
+        }
+        if any(foreign.values()):
+            what = " and ".join(name for name, differs in foreign.items() if differs)
             return _informs(
                 "selfcheck_foreign", f"the self-check {self.name} was made under {what}; its error rates are not those of this gate"
             )
-        made, days = self.document["as_of"], self.document["valid_days"]
-        if as_of is not None and parse_time(as_of) > parse_time(made) + timedelta(days=days):
+        if as_of is not None and self.expired(as_of):
+            made, days = self.document["as_of"], self.document["valid_days"]
             return _informs("selfcheck_expired", f"the self-check {self.name} of {made} was valid for {days} days; make it again")
         return _informs("selfcheck", f"error rates of this gate on this trace ({self.name}, {self.digest[7:19]}): {_rates(mine[0])}")
 

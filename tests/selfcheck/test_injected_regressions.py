@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gates.measure import measure_cell
-from gates.plan import cell_of, make_plan
+from gates.plan import RULES, cell_of, make_plan
 from gates.selfcheck.document import CitedSelfcheck
 from gates.selfcheck.pool import Pool
 from gates.selfcheck.rates import Trials
@@ -18,6 +18,7 @@ from gates.statistics.proportion import wilson
 from replay import documents
 from replay.assembly.headline import headline_of
 from replay.errors import SpecError
+from replay.provenance import digest_document
 from tests.runs import lognormal_s, make_run, policy_of
 
 POLICY = 'resimulations = 200\nmax_resimulations = 200\n[blocking]\nttft_s = { p95 = "3 %" }\n'
@@ -117,7 +118,7 @@ def document(**changes):
     cell = {name: getattr(spec, name) for name in names} | {"margin": 0.03, "draws": 300, "step_error_ratio": 0.0, "rows": rows}
     whole = {
         "schema_version": "1", "tool_version": "0.1.0", "as_of": "2026-01-01T00:00:00+00:00", "valid_days": 90,
-        "policy_digest": CELL.policy.digest, "seed": "0", "cells": [cell],
+        "policy_digest": CELL.policy.digest, "rules_digest": digest_document(RULES), "seed": "0", "cells": [cell],
     }  # fmt: skip
     documents.check(whole, "selfcheck.v1", "example")
     return CitedSelfcheck(name="selfcheck.json", document=whole | changes)
@@ -133,7 +134,8 @@ def test_a_self_check_of_this_trace_and_policy_is_cited_with_its_rates():
 def test_an_old_or_foreign_self_check_is_said_to_be_one():
     assert document().finding(CELL.spec, CELL.policy, "2026-05-01T00:00:00+00:00").code == "selfcheck_expired"
     assert document().finding(replace(CELL.spec, trace_digest="sha256:" + "00" * 32), CELL.policy, None).code == "selfcheck_foreign"
-    assert document(policy_digest="sha256:" + "00" * 32).finding(CELL.spec, CELL.policy, None).code == "selfcheck_foreign"
+    for key in ("policy_digest", "rules_digest"):
+        assert document(**{key: "sha256:" + "00" * 32}).finding(CELL.spec, CELL.policy, None).code == "selfcheck_foreign"
 
 
 def test_a_self_check_made_at_no_time_is_refused(tmp_path):

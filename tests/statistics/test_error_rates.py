@@ -147,3 +147,18 @@ def test_the_server_of_the_replayed_trace_takes_its_linear_step_times(monkeypatc
     decodes_s = sum(10e-3 + 60e-6 + 60e-6 + 0.1e-6 * keys for keys in (101, 102))
     assert requests["first_token_s"].to_pylist() == [pytest.approx(prefill_s)]
     assert requests["finish_s"].to_pylist() == [pytest.approx(prefill_s + decodes_s)]
+
+
+def test_runs_of_the_benchmarks_queue_pass_through_the_whole_gate_and_their_noise_is_swapped(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    gate_rates = importlib.import_module("gate_rates")
+    monkeypatch.setattr(gate_rates, "REQUESTS", 10_000)
+    draw = np.random.default_rng(2)
+    load = gate_rates.draw_load("mg1", draw)
+    archive = gate_rates.archive_of(load, draw, 0.0)
+    baseline, slower = load.run(draw), load.run(draw, 0.03)
+    [claim] = load.gate([baseline], [slower], archive).claims
+    assert (claim.method, claim.outcome) == ("noise_swap", "disproved")
+    assert gate_rates.outcome(claim) == "rollback"
+    [plain] = load.gate([gate_rates.without_steps(baseline)], [gate_rates.without_steps(slower)], archive).claims
+    assert plain.method == "block_bootstrap"

@@ -52,7 +52,7 @@ def test_tail_walk_equals_sorting_every_resample(n, seed, holes, ties):
     values = generator.integers(0, 5, n).astype(float) if ties else generator.standard_normal(n)
     members = generator.random(n) >= holes
     draw = drawn(n, replicates=12, seed=seed)
-    percents = (50.0, 95.0, 99.0, 99.9)
+    percents = (25.0, 50.0, 90.0, 95.0, 99.0, 99.9)
     (found,) = resampled_percentiles(draw, [Sample(values=values[members], positions=np.flatnonzero(members), percents=percents)])
     for replicate in range(draw.replicates):
         kept = [values[unit] for unit in written_out(draw, replicate) if members[unit]]
