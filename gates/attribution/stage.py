@@ -6,7 +6,9 @@ Rules
      queueing nor a later stage can make an earlier one look broken (or sound).
   3. A stage whose cost got worse is named only if one of its knobs is in the smallest revert: a cost that stays when the
      verdict turns to release was not the cause. Where no revert is known, the earliest broken stage is named.
-  4. If the knobs to undo belong to stages that all kept their invariants, the limits broke on their own: `quality_sla`.
+  4. Execution is charged where its own work got worse by the means over all requests: steps that cost more than upstream explains,
+     preemptions, refusals, queueing, time in the server. An order of the queue that trades the tail for the mean is none of these.
+  5. If the knobs to undo belong to stages that all kept their invariants, the limits broke on their own: `quality_sla`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ from replay.assembly.run import Run
 from replay.errors import SpecError
 from replay.specs.knobs import Stage
 from replay.tiling.step_table import StepTable
+
+_NEGLIGIBLE = 0.001
+"""Growth of a mean that is no more than rounding of clocks and windows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +132,34 @@ def _execution(trials: Trials, upstream: frozenset[str], findings: tuple[Finding
     held = {claim.id for claim in before.judgement.claims if claim.outcome == "holds"} if before.judgement is not None else None
     for claim in by_severity(claim.to_document() for claim in trials.judgement.claims):
         if claim["blocking"] and claim["outcome"] != "holds" and (held is None or claim["id"] in held):
+            worse = _worse_execution(trials, upstream)
+            if worse is None:
+                return None
             context = "with lowering and tiling as changed" if upstream else "with lowering and tiling unchanged"
-            return f"{claim['id']} holds {context} and breaks with the changed batching, capture or parallelism"
+            return f"{claim['id']} holds {context} and breaks with the changed batching, capture or parallelism: {worse}"
     against = next((finding.message for finding in findings if finding.effect == "disproves"), None)
     return against if trials.releases(before.reverted) else None
+
+
+def _worse_execution(trials: Trials, upstream: frozenset[str]) -> str | None:
+    """Return what of execution's own work got worse between the upstream stages' changes alone and the whole candidate, or None."""
+    try:
+        before, after = trials.replayer.run(trials.only(upstream)), trials.replayer.run(trials.candidate)
+        tables = trials.replayer.table(trials.only(upstream)), trials.replayer.table(trials.candidate)
+    except SpecError:
+        return "the changes of lowering and tiling cannot be replayed without it"
+    growth = growth_that_counts(step_growths(trials.replayer.run(trials.baseline).steps, *tables))
+    if growth is not None:
+        return f"the baseline's recorded steps ({growth.view.name}) take {growth.ratio:.1%} longer"
+    for name, count in (("preemptions", preemptions_count), ("refused requests", _refused)):
+        if count(after) > count(before):
+            return f"{count(after)} {name} instead of {count(before)}"
+    for column, phrase in (("queue_s", "queueing"), ("e2e_s", "time in the server")):
+        means = [float(pc.mean(run.requests[column]).as_py() or 0.0) for run in (before, after)]
+        if means[1] > means[0] * (1.0 + _NEGLIGIBLE):
+            return f"mean {phrase} {means[1]:.4g} s instead of {means[0]:.4g} s"
+    return None
+
+
+def _refused(run: Run) -> int:
+    return sum(count for _, count in run.rejected)
