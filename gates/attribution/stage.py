@@ -137,7 +137,7 @@ def _execution(trials: Trials, upstream: frozenset[str], findings: tuple[Finding
                 return None
             context = "with lowering and tiling as changed" if upstream else "with lowering and tiling unchanged"
             return f"{claim['id']} holds {context} and breaks with the changed batching, capture or parallelism: {worse}"
-    against = next((finding.message for finding in findings if finding.effect == "disproves"), None)
+    against = next((one.message for one in findings if one.effect == "disproves" and one.stage != "quality_sla"), None)
     return against if trials.releases(before.reverted) else None
 
 

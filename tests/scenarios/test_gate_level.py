@@ -12,11 +12,13 @@ from gates.gate import gate
 from gates.owners import Owners
 from gates.policy import parse_policy
 from gates.request import Arm, Cell, GateRequest, QualityInput
+from replay.catalog.hardware import read_hardware
 from replay.ingress.quality.items import items_of
 from replay.ingress.quality.result import QualityFacts, QualityResult
+from replay.specs.hardware import HostCosts
 from tests.measured import codes, gate_runs, measured_run_of
 from tests.models import LLAMA_8B, mapping
-from tests.scenarios.test_power import BOARD
+from tests.scenarios.test_power import BOARD, SIZES
 from tests.scenarios.test_replay_level import H100, agents
 from tests.step_tables import make_trace
 
@@ -237,3 +239,32 @@ def test_s16_with_a_record_that_shows_a_loss_they_are_rolled_back_and_undone():
 
 def test_s16_control_faster_steps_and_answers_inside_their_limits_are_released():
     assert decided(chat(1000), SPARSE, SERVED, quality=evaluated(0.0)).basis == "proven_safe"
+
+
+SUSTAINED = 'throttling = "disproves"\n[blocking]\nthroughput_tokens_per_s = "3 %"\n'
+
+
+def boards(trace):
+    """The worst cell where the candidate has no gaps between kernels, on a board whose power is capped."""
+    device = replace(read_hardware("b200-sxm"), power=BOARD, host=HostCosts(launch_s=24e-6, graph_launch_s=15e-6))
+    limits = ("[batching]", "max_batched_tokens = 512", "max_running = 64", 'scheduler = "prefill_first"')
+    return decided(trace, [("[graph]", f'mode = "{mode}"', SIZES, *limits) for mode in ("decode", "full")], SUSTAINED, device=device)
+
+
+@pytest.mark.slow
+def test_s19_a_mapping_that_is_faster_cold_and_throttles_when_it_is_sustained_is_rolled_back():
+    """flashinfer-ai/flashinfer 2899: 1,450 TFLOP/s in the first iterations and 15 % less soon after."""
+    arrival_s = 0.007 * np.arange(720 / 0.007)
+    worst = boards(make_trace(arrival_s, np.full(len(arrival_s), 440), np.ones(len(arrival_s))))
+    assert (worst.basis, worst.first_failing_stage, worst.bottleneck_class) == ("regression", "quality_sla", "thermal")
+    assert revert(worst) == ["graph.mode"]
+    message = next(reason["message"] for reason in worst.reasons if reason["code"] == "candidate_throttles")
+    assert "tokens per busy second of the last third over the first: baseline 1, candidate 0.9" in message
+
+
+@pytest.mark.slow
+def test_s19_control_steps_that_only_decode_stay_below_the_limit_and_are_released():
+    arrival_s = np.repeat(1.5 * np.arange(400), 64)
+    worst = boards(make_trace(arrival_s, np.ones(len(arrival_s)), np.full(len(arrival_s), 400)))
+    assert worst.basis == "proven_safe"
+    assert "candidate_throttles" not in [reason["code"] for reason in worst.reasons]
