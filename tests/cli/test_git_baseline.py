@@ -122,7 +122,7 @@ def test_a_nearer_project_file_does_not_shadow_that_of_the_commit(committed, mon
     below = committed.folder / "below"
     below.mkdir()
     text = committed.read("replay.toml").replace('policy = "policy.toml"', 'policy = "../experiments/loose.toml"')
-    for name in ("trace.parquet", "mapping.toml", "mapping.candidate.toml", "owners.toml"):
+    for name in ("trace.parquet", "mapping.toml", "mapping.candidate.toml", "owners.toml", "selfcheck.json"):
         text = text.replace(f'"{name}"', f'"../{name}"')
     (below / "replay.toml").write_text(text)
     monkeypatch.chdir(below)

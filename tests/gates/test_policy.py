@@ -165,7 +165,10 @@ def test_more_blocking_claims_than_the_replicates_can_tell_apart_are_refused():
 def test_the_schema_lists_every_metric_of_its_kind():
     sections = documents.load_schema("policy.v1")["$defs"]["claims"]["properties"]
     by_request = {name for name, metric in METRICS.items() if metric.basis == "request_percentile"}
-    assert set(sections) - {"by_layer_type", "by_prompt_bin"} == set(METRICS) - {"slo_attainment_ratio"}
+    of_quality = {name for name, metric in METRICS.items() if metric.basis == "quality_items"}
+    assert set(sections) - {"by_layer_type", "by_prompt_bin"} == set(METRICS) - {"slo_attainment_ratio"} - of_quality
+    quality = documents.load_schema("policy.v1")["properties"]["quality"]["properties"]
+    assert of_quality == set(quality) & set(METRICS) == set(quality["by_prompt_bin"]["properties"])
     assert set(sections["by_prompt_bin"]["properties"]) == by_request
     assert set(sections["by_layer_type"]["properties"]) == {name for name, metric in METRICS.items() if metric.by_layer_type}
 
