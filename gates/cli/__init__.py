@@ -25,6 +25,7 @@ VERBS = {
     "fidelity": "Compare predicted with measured kernel times, or with a server's request log.",
     "calibrate": "Fit the hardware model to measured kernels, or a step model to a server's request log.",
     "selfcheck": "Measure how often the gate is wrong on a trace and a policy.",
+    "scenario": "Run described cases through the gate and compare its verdicts with the expected ones.",
     "history": "Show trends, change points and drift over the verdicts of a history.",
     "validate": "Check files that people write against their schemas.",
     "demo": "Copy the shipped sample project into a folder.",
