@@ -36,8 +36,10 @@ def _differences(expect: Mapping[str, Any], predicate: Document) -> Iterator[str
 
 def _fields(expect: Mapping[str, Any], found: Document, where: str) -> Iterator[str]:
     for name, field in FIELDS.items():
-        if name in expect and expect[name] != (got := found[field] or NONE):
-            yield f"{where}{name}: want {expect[name]}, got {got}"
+        wanted = expect.get(name, ())
+        choices = [wanted] if isinstance(wanted, str) else wanted
+        if choices and (got := found[field] or NONE) not in choices:
+            yield f"{where}{name}: want {' or '.join(choices)}, got {got}"
 
 
 def _cells(expect: Mapping[str, Any], predicate: Document) -> Iterator[str]:
