@@ -25,7 +25,7 @@ def quality_evidence(evidence: Evidence) -> Iterator[Finding]:
             "Revert the formats, or judge their quality before this change ships"
         )
         yield Finding(
-            code="quality_evidence_missing", message=message, effect="invalidates", stage="quality_sla", bottleneck_class="numerics"
+            code="quality_evidence_missing", message=message, effect="invalidates", stage="quality_sla", bottleneck_class="measurement"
         )
 
 

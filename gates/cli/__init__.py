@@ -28,6 +28,7 @@ VERBS = {
     "explain": "Tell the story of a verdict in a page.",
     "verify": "Check a packet's schema, digests and signature without replaying.",
     "reproduce": "Recompute a verdict from its packet and compare it byte for byte.",
+    "scenario": "Run described cases through the gate and compare its verdicts with the expected ones.",
     "history": "Show trends, change points and drift over the verdicts of a history.",
     "validate": "Check files that people write against their schemas.",
     "demo": "Copy the shipped sample project into a folder.",

@@ -88,7 +88,7 @@ def command(
     if packet is not None:
         check_writable(packet)
     options = GateOptions(**given, jobs=jobs or os.cpu_count() or 1)
-    result = _result(options, project, user_cache(no_cache))
+    result = judged(options, project, user_cache(no_cache))
     document = write_outcome(result, folder, sign)
     if packet is not None:
         write_atomic(packet, zip_bytes(folder_contents(folder)))
@@ -120,7 +120,7 @@ def _cleared(out: Path | None) -> tuple[Project | None, Path]:
     return project, folder
 
 
-def _result(options: GateOptions, project: Project | None, cache: TableCache | None) -> GateResult | MeasuredResult:
+def judged(options: GateOptions, project: Project | None, cache: TableCache | None) -> GateResult | MeasuredResult:
     """Return the gate's result; evidence that is gone, or of two kinds, gives a verdict too, the rollback that it is."""
     baseline, candidate = arm_sources(options, project)
     measured = [all(is_measured(source) for source in arm) for arm in (baseline, candidate)]

@@ -29,6 +29,11 @@ def hardware_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
 
 
+def hardware_file(name: str) -> Path:
+    """Return the file of a shipped accelerator."""
+    return _FOLDER / f"{name}.toml"
+
+
 def read_hardware(name_or_path: str | Path) -> HardwareSpec:
     """Return a shipped accelerator by name, or the one described in a TOML file.
 
@@ -38,7 +43,7 @@ def read_hardware(name_or_path: str | Path) -> HardwareSpec:
         SpecError: no such name or file, or the description cannot be used.
     """
     if isinstance(name_or_path, str) and name_or_path in hardware_names():
-        path = _FOLDER / f"{name_or_path}.toml"
+        path = hardware_file(name_or_path)
     elif _is_path(name_or_path):
         path = Path(name_or_path)
     else:

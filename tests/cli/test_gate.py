@@ -213,7 +213,7 @@ def test_a_faster_format_without_quality_evidence_is_never_released(project):
     assert result.exit_code == 30
     predicate = json.loads(result.stdout)["predicate"]
     assert predicate["reasons"][0]["code"] == "quality_evidence_missing"
-    assert (predicate["first_failing_stage"], predicate["bottleneck_class"]) == ("quality_sla", "numerics")
+    assert (predicate["first_failing_stage"], predicate["bottleneck_class"]) == ("quality_sla", "measurement")
 
 
 def test_an_arm_that_works_on_long_after_the_last_arrival_is_named(project):
