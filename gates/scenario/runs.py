@@ -23,7 +23,8 @@ COLUMNS = ("request_id", "arrival_s", "sent_s", "prompt_tokens", "output_tokens"
 def make_run(name: str, recipe: dict[str, Any], path_of: Callable[[str], str], folder: Path) -> Path:
     """Write a folder with a run's requests and its mapping, and return it.
 
-    The server is empty at the start, or has served the trace `after`. Latencies of the replay are multiplied by `time_ratio`, by one log-normal draw for the run (`run_sd`) and by one for each request
+    The server is empty at the start, or has served the trace `after`.
+    Latencies of the replay are multiplied by `time_ratio`, by one log-normal draw for the run (`run_sd`) and by one for each request
     (`request_sd`).
 
     Raises:
