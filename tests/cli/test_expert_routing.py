@@ -59,12 +59,17 @@ def test_without_routing_expert_parallelism_is_refused_and_nothing_is_guessed(ro
 
 
 @pytest.mark.slow
-def test_recorded_routing_rolls_back_what_uniform_routing_releases(routed):
+def test_recorded_routing_shows_a_loss_that_uniform_routing_hides(routed):
+    """No timing says how far the ratio of the experts' changed products is off, so 9 % cannot be told from that error: it is undecided."""
     imported(routed, "skewed.parquet", "load.json")
     imported(routed, "uniform.parquet", "uniform")
     arms = ("gate", "--baseline", "split.toml", "--candidate", "whole.toml", *MODEL)
-    assert routed.replay(*arms, "--trace", "uniform.parquet", "--out", "even").exit_code == 0
-    assert routed.replay(*arms, "--trace", "skewed.parquet", "--out", "uneven").exit_code == 10
-    found = json.loads(routed.read("uneven/verdict.json"))["predicate"]
-    assert (found["first_failing_stage"], found["bottleneck_class"]) == ("execution", "interconnect")
+    ratios = {}
+    for name in ("uniform", "skewed"):
+        assert routed.replay(*arms, "--trace", f"{name}.parquet", "--out", name).exit_code == 20
+        found = json.loads(routed.read(f"{name}/verdict.json"))["predicate"]
+        ratios[name] = [claim["ratio"] for claim in found["claims"] if claim["blocking"] and claim["percentile"]]
+    assert ratios["uniform"] == pytest.approx([1.0] * 6, abs=0.04)
+    assert min(ratios["skewed"]) > 1.06
     assert found["mitigation"]["revert"] == ["parallelism.expert"]
+    assert "the error of the kernels' model alone forbids a decision" in found["reasons"][0]["message"]
