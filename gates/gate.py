@@ -163,12 +163,6 @@ def _judge_cell(
         jobs = max(1, request.jobs // len(request.cells))
         return judge_by_replays(planned, replayer, (request.baseline.mapping, mapping), jobs, quality.of_mapping(mapping))
 
-    def screened(mapping: MappingSpec, run: Run) -> Judgement:
-        return judged(mapping, run, judge(planned, baseline, run, quality.of_mapping(mapping)))
-
-    def confirmed(mapping: MappingSpec, run: Run) -> Judgement:
-        return judged(mapping, run, by_replays(mapping).claims)
-
     candidate = replayer.run(request.candidate.mapping)
     progress(f"{cell.trace.name} on {cell.hardware.name}: replaying both arms on draws of its traffic, with errors of the hardware model")
     found = by_replays(request.candidate.mapping)
@@ -188,8 +182,8 @@ def _judge_cell(
         candidate=arm.mapping,
         judgement=judgement,
         findings=findings,
-        judge=screened,
-        confirm=confirmed,
+        judge=lambda mapping, run: judged(mapping, run, judge(planned, baseline, run, quality.of_mapping(mapping))),
+        confirm=lambda mapping, run: judged(mapping, run, by_replays(mapping).claims),
         owners=request.owners,
         mapping_file=_mapping_file(arm),
     )
