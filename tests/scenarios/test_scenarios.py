@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from gates.cli import main
 
 DATA = Path(__file__).parent / "data"
-FAST = ("S21-cache-measured", "S24-equal-runs")
+FAST = ("S24-equal-runs",)
 UNDECIDED = ["basis: want regression, got inconclusive", "stage: want {}, got release_decision", "class: want {}, got measurement"]
 NOT_RELEASED = ["decision: want release, got rollback", "basis: want proven_safe, got inconclusive"]
 
@@ -17,8 +17,8 @@ def undecided(stage: str, bottleneck: str) -> list[str]:
     return [UNDECIDED[0], UNDECIDED[1].format(stage), UNDECIDED[2].format(bottleneck)]
 
 
-# Tiles and expert placements have no pairs of timings, so the full error of their kernels counts (`model_error_unestimated`: 19 % of experts,
-# 63 % of prefill attention) and no verdict is reached; measured kernels cannot help, for their rows do not name a tile.
+# Tiles and expert placements have no pairs of timings, so the full error of their kernels counts (`model_error_unestimated`: 19 % of
+# experts, 63 % of prefill attention) and no verdict is reached; measured kernels cannot help, for their rows do not name a tile.
 MISSES = {
     "S02-tile-of-another-chip": [
         *undecided("tiling", "memory_bandwidth"),
