@@ -120,11 +120,15 @@ def _where(question: CauseQuestion, trials: Trials, blamed: frozenset[str]) -> t
     bottleneck = find_bottleneck(trials, blamed)
     if bottleneck is not None:
         reasons.append(bottleneck.to_document())
-    if not any(claim.outcome == "disproved" and claim.blocking for claim in question.judgement.claims):
-        # Only findings speak against the candidate: they know their class better than a comparison of step costs.
-        found = next((finding.bottleneck_class for finding in question.findings if finding.effect == "disproves"), None)
-        if found is not None:
-            return failure.stage, found, tuple(reasons)
+    claimed = any(claim.outcome == "disproved" and claim.blocking for claim in question.judgement.claims)
+    against = [
+        finding for finding in question.findings if finding.effect == "disproves" and (not claimed or finding.stage == "quality_sla")
+    ]
+    known = next((finding.bottleneck_class for finding in against), None)
+    if known is not None and (not claimed or failure.stage == "quality_sla"):
+        # Findings know their class better than a comparison of step costs: where they alone speak against the candidate, or where no
+        # stage's own work got worse.
+        return failure.stage, known, tuple(reasons)
     return failure.stage, bottleneck.bottleneck_class if bottleneck is not None else None, tuple(reasons)
 
 

@@ -1,9 +1,7 @@
-"""Regressions from public reports through the whole gate: decision, stage, class and what to undo, each with its control.
+"""Regressions from public reports through the whole gate, beside the larger ones in `data/`: decision, stage, class, control.
 
 Figures are the model's own, not the reports'. Policies say what the report's text names and leave the rest at its default.
 """
-
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,14 +10,11 @@ from gates.gate import gate
 from gates.owners import Owners
 from gates.policy import parse_policy
 from gates.request import Arm, Cell, GateRequest, QualityInput
-from replay.catalog.hardware import read_hardware
 from replay.ingress.quality.items import items_of
 from replay.ingress.quality.result import QualityFacts, QualityResult
-from replay.specs.hardware import HostCosts
 from tests.measured import codes, gate_runs, measured_run_of
 from tests.models import LLAMA_8B, mapping
-from tests.scenarios.test_power import BOARD, SIZES
-from tests.scenarios.test_replay_level import H100, agents
+from tests.scenarios.test_replay_level import H100
 from tests.step_tables import make_trace
 
 SYNTHETIC = "allow_synthetic = true\nresimulations = 60\nmax_resimulations = 60\n"
@@ -49,32 +44,6 @@ def revert(cell):
 
 def claims(cell):
     return {claim.key: claim for claim in cell.claims}
-
-
-TAIL = '[blocking]\nttft_s = { p50 = "3 %", p99 = "10 %" }\n'
-CACHED = ("[kv]", "memory_ratio = 0.25", "prefix_cache = true", "[batching]", "max_running = 16", "max_batched_tokens = 4096")
-
-
-def queue(name):
-    return (*CACHED, f'queue = "{name}"')
-
-
-@pytest.mark.slow
-def test_s08_a_queue_that_starves_cold_prompts_is_rolled_back_though_the_median_falls_by_half():
-    """sgl-project/sglang 32911: longest prefix first."""
-    trace, _ = agents(cold_share=0.05, groups=4)
-    worst = decided(trace, (queue("fcfs"), queue("longest_prefix")), TAIL)
-    assert (worst.basis, worst.first_failing_stage, worst.bottleneck_class) == ("regression", "quality_sla", "queueing")
-    assert revert(worst) == ["batching.queue"]
-    assert claims(worst)["ttft_s.p50"].ratio < 0.5
-    assert claims(worst)["ttft_s.p99"].ratio > 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("cold", "groups", "name"), [(0.0, 10, "longest_prefix"), (0.05, 4, "hrrn")])
-def test_s08_control_the_same_queue_without_cold_prompts_and_one_that_ages_are_released(cold, groups, name):
-    trace, _ = agents(cold_share=cold, groups=groups)
-    assert decided(trace, (queue("fcfs"), queue(name)), TAIL.replace('"10 %"', '"20 %"')).basis == "proven_safe"
 
 
 def with_hits(share, **more):
@@ -196,14 +165,6 @@ def test_s24_fifteen_percent_with_ten_samples_beyond_is_too_few_and_with_two_hun
         assert gate_runs(*arms, '[blocking]\nttft_s = { p99 = "3 %" }\n').verdict.basis == basis
 
 
-@pytest.mark.slow
-def test_s24_control_fifteen_percent_more_step_time_over_twenty_thousand_requests_is_rolled_back():
-    slower = ("[power]", f"max_clock_hz = {1.98e9 / 1.6}")
-    worst = decided(chat(20_000), ((), slower), P99, device=replace(H100, power=BOARD))
-    assert worst.basis == "regression"
-    assert claims(worst)["tpot_s.p95"].outcome == "disproved"
-
-
 def answers(share, count=3000):
     """An evaluation in which a share of the right answers is lost."""
     import pyarrow as pa
@@ -239,32 +200,3 @@ def test_s16_with_a_record_that_shows_a_loss_they_are_rolled_back_and_undone():
 
 def test_s16_control_faster_steps_and_answers_inside_their_limits_are_released():
     assert decided(chat(1000), SPARSE, SERVED, quality=evaluated(0.0)).basis == "proven_safe"
-
-
-SUSTAINED = 'throttling = "disproves"\n[blocking]\nthroughput_tokens_per_s = "3 %"\n'
-
-
-def boards(trace):
-    """The worst cell where the candidate has no gaps between kernels, on a board whose power is capped."""
-    device = replace(read_hardware("b200-sxm"), power=BOARD, host=HostCosts(launch_s=24e-6, graph_launch_s=15e-6))
-    limits = ("[batching]", "max_batched_tokens = 512", "max_running = 64", 'scheduler = "prefill_first"')
-    return decided(trace, [("[graph]", f'mode = "{mode}"', SIZES, *limits) for mode in ("decode", "full")], SUSTAINED, device=device)
-
-
-@pytest.mark.slow
-def test_s19_a_mapping_that_is_faster_cold_and_throttles_when_it_is_sustained_is_rolled_back():
-    """flashinfer-ai/flashinfer 2899: 1,450 TFLOP/s in the first iterations and 15 % less soon after."""
-    arrival_s = 0.007 * np.arange(720 / 0.007)
-    worst = boards(make_trace(arrival_s, np.full(len(arrival_s), 440), np.ones(len(arrival_s))))
-    assert (worst.basis, worst.first_failing_stage, worst.bottleneck_class) == ("regression", "quality_sla", "thermal")
-    assert revert(worst) == ["graph.mode"]
-    message = next(reason["message"] for reason in worst.reasons if reason["code"] == "candidate_throttles")
-    assert "tokens per busy second of the last third over the first: baseline 1, candidate 0.9" in message
-
-
-@pytest.mark.slow
-def test_s19_control_steps_that_only_decode_stay_below_the_limit_and_are_released():
-    arrival_s = np.repeat(1.5 * np.arange(400), 64)
-    worst = boards(make_trace(arrival_s, np.ones(len(arrival_s)), np.full(len(arrival_s), 400)))
-    assert worst.basis == "proven_safe"
-    assert "candidate_throttles" not in [reason["code"] for reason in worst.reasons]

@@ -29,11 +29,8 @@ MISSES = {
     ],
     "S05-one-more-row": [*undecided("tiling", "compute"), *NOT_RELEASED],
     "S18-uniform-routing": [*undecided("execution", "interconnect"), *NOT_RELEASED],
-    # A queue policy and a capacity policy are knobs of execution, which is blamed for whatever they break.
-    "S08-longest-prefix-first": ["stage: want quality_sla, got execution"],
+    # A capacity policy is a knob of execution, whose preemptions the text counts as tiling's.
     "S09-admitted-by-chunks": ["stage: want tiling, got execution"],
-    # The finding that disproves is thermal; stage and class are taken from the knob and from the steps.
-    "S19-peak-and-sustained": ["stage: want quality_sla, got execution", "class: want thermal, got queueing"],
     # Time that steps wait for a compiler is not among the terms that a bottleneck is sought in.
     "S20-compiled-by-customers": ["class: want launch_sync, got queueing"],
 }
