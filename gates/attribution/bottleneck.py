@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gates.attribution.growth import ALL_STEPS, Growth, growth_that_counts, step_growths
-from gates.attribution.stage import mean_queue_s, pool_failure, pool_tokens, preemptions_count
+from gates.attribution.stage import NEGLIGIBLE, mean_queue_s, pool_failure, pool_tokens, preemptions_count
 from gates.attribution.trials import Trials
 from gates.rejections import CONTEXT_LIMIT, KV_CAPACITY, LIMITS, rejected_more
 from replay.assembly.run import Run
@@ -53,14 +54,22 @@ class Bottleneck:
 def find_bottleneck(trials: Trials, blamed: frozenset[str]) -> Bottleneck | None:
     """Return the bottleneck class of a regression, from the baseline with only the blamed knobs changed.
 
-    Where these cannot be built without the others, all changed knobs are taken; None where that cannot be priced either.
+    Where these cannot be built without the others, or change nothing without them, all changed knobs are taken; None where that cannot be
+    priced either.
     """
     for knobs in dict.fromkeys((blamed, trials.knobs)):
         try:
-            return _bottleneck(trials, knobs)
+            if knobs == trials.knobs or not _is_idle(trials, knobs):
+                return _bottleneck(trials, knobs)
         except SpecError:
             continue
     return None
+
+
+def _is_idle(trials: Trials, knobs: frozenset[str]) -> bool:
+    """Return whether knobs alone leave every request of the baseline as it is: they act only together with others."""
+    baseline, changed = trials.replayer.run(trials.baseline), trials.replayer.run(trials.only(knobs))
+    return bool(changed.requests.equals(baseline.requests))
 
 
 def _bottleneck(trials: Trials, knobs: frozenset[str]) -> Bottleneck:
@@ -90,6 +99,10 @@ def _of_the_queue(baseline: Run, changed: Run, before: StepTable, after: StepTab
         limits = f"{after.limits.max_context_tokens} tokens instead of {before.limits.max_context_tokens}"
         message = f"{same}; {refused[CONTEXT_LIMIT]} more requests are refused, by a context limit of {limits}, so less is served"
         return Bottleneck(bottleneck_class=LIMITS[CONTEXT_LIMIT].bottleneck_class, layer_type=None, phase=None, message=message)
+    compiled = [float(pc.sum(run.steps["compile_s"]).as_py() or 0.0) for run in (baseline, changed)]
+    if compiled[1] - compiled[0] > NEGLIGIBLE * baseline.busy_s:
+        message = f"{same}; they wait {compiled[1]:.4g} s for kernels that are compiled when first needed instead of {compiled[0]:.4g} s"
+        return Bottleneck(bottleneck_class="launch_sync", layer_type=None, phase=None, message=message)
     (before_s, after_s), counts = (mean_queue_s(baseline), mean_queue_s(changed)), (baseline.steps.num_rows, changed.steps.num_rows)
     message = (
         f"{same}; requests queue {after_s:.4g} s on average instead of {before_s:.4g} s, over {counts[1]} steps instead of {counts[0]}"

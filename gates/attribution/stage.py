@@ -29,8 +29,8 @@ from replay.execution.step_costs import covered_steps
 from replay.specs.knobs import Stage
 from replay.tiling.step_table import StepTable
 
-_NEGLIGIBLE = 0.001
-"""Growth of a mean that is no more than rounding of clocks and windows."""
+NEGLIGIBLE = 0.001
+"""Growth, as a share, that is no more than rounding of clocks and windows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ def _worse_execution(trials: Trials, upstream: frozenset[str]) -> str | None:
             return f"{count(after)} {name} instead of {count(before)}"
     for column, phrase in (("queue_s", "queueing"), ("e2e_s", "time in the server")):
         means = [float(pc.mean(run.requests[column]).as_py() or 0.0) for run in (before, after)]
-        if means[1] > means[0] * (1.0 + _NEGLIGIBLE):
+        if means[1] > means[0] * (1.0 + NEGLIGIBLE):
             return f"mean {phrase} {means[1]:.4g} s instead of {means[0]:.4g} s"
     return None
 

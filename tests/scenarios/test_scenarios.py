@@ -31,8 +31,6 @@ MISSES = {
     "S18-uniform-routing": [*undecided("execution", "interconnect"), *NOT_RELEASED],
     # A capacity policy is a knob of execution, whose preemptions the text counts as tiling's.
     "S09-admitted-by-chunks": ["stage: want tiling, got execution"],
-    # Time that steps wait for a compiler is not among the terms that a bottleneck is sought in.
-    "S20-compiled-by-customers": ["class: want launch_sync, got queueing"],
 }
 
 
