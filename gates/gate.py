@@ -135,6 +135,7 @@ def _judge_cell(
     request: GateRequest, evaluated: Evaluated, progress: Progress, cell: Cell, planned: PlannedCell, replayer: Replayer, baseline: Run
 ) -> JudgedCell:
     from gates.resimulation.judging import judge_by_replays
+    from gates.resimulation.traffic import PinnedTraffic
 
     unused = unused_measurements(cell, [replayer.table(arm.mapping) for arm in (request.baseline, request.candidate)])
     quality = CellQuality.of(request, evaluated, planned, cell)
@@ -186,6 +187,7 @@ def _judge_cell(
         confirm=lambda mapping, run: judged(mapping, run, by_replays(mapping).claims),
         owners=request.owners,
         mapping_file=_mapping_file(arm),
+        traffic=PinnedTraffic(planned.replayed, replayer, request.baseline.mapping, jobs=max(1, request.jobs // len(request.cells))),
     )
     verdict = cell_verdict(
         planned.spec, judgement.claims, findings, cause=find_cause(question), sustained=sustained_figures(baseline, candidate)

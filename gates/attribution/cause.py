@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gates.attribution.bottleneck import find_bottleneck
-from gates.attribution.effects import claim_to_explain, knob_effects
+from gates.attribution.effects import KnobEffect, claims_to_explain, knob_effects
 from gates.attribution.knob_rows import knob_rows
+from gates.attribution.mixes import Traffic
 from gates.attribution.patch import MappingFile, revert_patch
 from gates.attribution.revert import SmallestRevert, smallest_revert
 from gates.attribution.stage import first_failing_stage
@@ -39,6 +40,8 @@ class CauseQuestion:
     """The candidate's file, to make the patch for; None where there is no text (a bundle)."""
     confirm: Judge | None = None
     """The full gate, where `judge` is a quicker one."""
+    traffic: Traffic | None = None
+    """What mixes of the mappings are compared on; None: the recorded trace alone, as `judge` sees it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +94,10 @@ def _explained(question: CauseQuestion, knobs: tuple[Document, ...]) -> CellCaus
         judgement=question.judgement,
         confirm=question.confirm,
     )
-    claim = claim_to_explain(question.judgement.claims)
-    effects = knob_effects(trials, claim) if claim is not None else ()
-    revert = smallest_revert(trials, {effect.knob: effect.harm for effect in effects})
+    claims = claims_to_explain(question.judgement.claims)
+    effects = knob_effects(trials, claims, question.traffic) if trials.changes else ()
+    deciding = [effect for effect in effects if effect.metric == claims[0].key]
+    revert = smallest_revert(trials, {effect.knob: effect.harm for effect in deciding})
     blamed = frozenset(revert.knobs) if revert is not None else trials.knobs
     stage, bottleneck_class, reasons = _where(question, trials, blamed)
     rows = [_owner_row(knob, question.owners.of(knob)) for knob in trials.changes if knob in blamed]
@@ -104,7 +108,7 @@ def _explained(question: CauseQuestion, knobs: tuple[Document, ...]) -> CellCaus
         attribution=tuple(effect.to_document() for effect in effects),
         mitigation=_mitigation(question, trials, revert) if revert is not None else None,
         owners=_distinct([*rows, _owner_row(stage, question.owners.of(stage))]),
-        reasons=(*reasons, *_doubts(trials, revert)),
+        reasons=(*reasons, *_ambiguity(deciding), *_doubts(trials, revert)),
     )
 
 
@@ -164,6 +168,15 @@ def rollback_boundary(trace: Trace, hardware: str) -> str:
         f"the baseline's values are known good for trace {trace.name} on {hardware}: {requests.num_rows} requests{rate}, "
         f"prompts up to {prompt} and outputs up to {output} tokens; beyond that they were not replayed"
     )
+
+
+def _ambiguity(effects: list[KnobEffect]) -> list[Document]:
+    """Return where a knob's part of the change depends on the others, so that one figure says less than it seems to."""
+    names = [effect.knob for effect in effects if effect.interacts]
+    if not names:
+        return []
+    message = f"what these knobs do depends on the other changed ones, so their shares are means over all orders: {', '.join(names)}"
+    return [{"code": "attribution_ambiguous", "message": message}]
 
 
 def _doubts(trials: Trials, revert: SmallestRevert | None) -> list[Document]:

@@ -99,6 +99,11 @@ class Trials:
             self._trials[key] = self._try(key)
         return self._trials[key]
 
+    def judged_mapping(self, mapping: MappingSpec) -> Judgement | None:
+        """Return what the gate says about a hybrid, None where it cannot be built."""
+        reverted = frozenset(change.knob for change in diff(mapping, self.candidate))
+        return self.judged(reverted).judgement
+
     def releases(self, reverted: Iterable[str]) -> bool:
         """Return whether the full gate would release the hybrid with these knobs reverted."""
         key = frozenset(reverted)

@@ -70,6 +70,7 @@ class Cell:
 
     def __init__(self, baseline: MappingSpec, cost: Callable[[MappingSpec], Cost], *, judgeable: bool = True) -> None:
         self.baseline, self.cost, self.judgeable = baseline, cost, judgeable
+        self.seed = 0
         self.trace = make_trace([0.0, 1.0, 4.0], [10, 20, 30], [3, 4, 5])
         self.hardware = SimpleNamespace(name="chip")
         self.judged: list[str] = []
