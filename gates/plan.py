@@ -37,7 +37,7 @@ RULES: dict[str, str] = {
     "zero_baseline_rule": "where the baseline is 0, or reaches 0 in a resample, the claim is compared by difference, "
     "against margin x baseline",
     "extension_rule": "from resimulations once to max_resimulations where the sampling error of a blocking claim's bound reaches a value "
-    "that it is compared with and no other one is disproved beyond that",
+    "that it is compared with and no other one is worse beyond that, or one is but misses Holm's level",
     "minimum_detectable_effect": "(z of alpha + z of 80 % power) x standard deviation over the replicates, of the log ratio or "
     "of the difference",
 }

@@ -64,19 +64,24 @@ def settled(cell: PlannedCell, measured: list[Measured], resimulated: Resimulate
     """Return whether more replicates could hardly change the cell's decision.
 
     They could where the sampling error of a blocking claim's bound reaches a value that it is compared with, unless another blocking
-    claim is disproved beyond that error.
+    claim is disproved beyond that error; and where claims are worse beyond it, but the smallest p-value misses Holm's level, as that of a
+    clearly worse claim does by a few replicates at most.
     """
-    close = False
+    close = surely_worse = False
+    p_values = []
     for index, (claim, one) in enumerate(zip(cell.claims, measured, strict=True)):
         found = with_resimulated(cell, index, one, resimulated) if claim.spec.blocking else one
         comparison = compare_claim(cell, claim, found) if claim.spec.blocking and found.problem is None else None
+        if claim.spec.blocking:
+            p_values.append(1.0 if comparison is None else comparison.p_no_worse)
         if comparison is None or found.replicates is None:
             continue
         reach = _Reach.of(comparison, found.replicates, cell.policy.alpha)
-        if reach.surely_worse and not reach.near_limit:
-            return True
+        surely_worse = surely_worse or (reach.surely_worse and not reach.near_limit)
         close = close or reach.near_limit or (reach.near_no_change and not comparison.inside_margin)
-    return not close
+    if not surely_worse:
+        return not close
+    return len(p_values) * min(p_values) <= cell.policy.alpha
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

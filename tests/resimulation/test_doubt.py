@@ -231,3 +231,15 @@ def test_advisory_claims_and_undecidable_ones_ask_for_no_more():
 def test_of_a_metric_to_be_high_the_reach_is_mirrored():
     assert not settled(cell(FLOPS), [measured(1.0)], resimulated(2 * 0.97 - at(190, 0.97)))
     assert settled(cell(FLOPS), [measured(1.0)], resimulated(2 * 0.97 - at(182, 0.97)))
+
+
+@pytest.mark.parametrize(("not_worse", "enough"), [(0, True), (1, False), (3, False)])
+def test_a_p_value_near_holms_level_asks_for_more_where_claims_look_worse(not_worse, enough):
+    # Seven blocking claims: Holm's level is 0.05 / 7 = 0.0071; of 200 replicates, 0 that are not worse have p = 1/201, one 2/201, ...
+    text = "[blocking]\nttft_s = { p50 = '3 %', p90 = '3 %', p95 = '3 %' }\ntpot_s = { p50 = '3 %', p90 = '3 %' }\n"
+    text += "e2e_s = { p50 = '3 %', p90 = '3 %' }\n"
+    effects = np.concatenate([np.full(not_worse, 0.9), np.linspace(1.2, 1.4, 200 - not_worse)])
+    family = cell(text)
+    assert sum(claim.spec.blocking for claim in family.claims) == 7
+    count = len(family.claims)
+    assert settled(family, [measured(1.3)] * count, resimulated(*[effects] * count)) is enough
