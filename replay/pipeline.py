@@ -165,22 +165,29 @@ class Replayer(Compiler):
 
         Sums by layer type are there with `by_layer`, and where steps of several replicas or stages overlap.
         """
-        table = self.table(mapping)
+        return self.headline_under(self.table(mapping), trace, kernel_factors, by_layer=by_layer)
+
+    def headline_under(
+        self, table: StepTable, trace: Trace, kernel_factors: Mapping[str, float] | None = None, *, by_layer: bool
+    ) -> Headline:
+        """Return the same under any step table, which need not be a mapping's."""
         if by_layer or not has_sums(trace, table):
-            return headline_of(self.run_on(trace, mapping, kernel_factors))
-        requests, sums = replay_sums(trace, table, kernel_factors=kernel_factors)
+            return headline_of(self._run_under(table, trace, kernel_factors, mapping_digest=""))
+        requests, sums = replay_sums(trace, table, kernel_factors=kernel_factors or {})
         return headline_of_sums(requests, sums, table)
 
     def run_on(self, trace: Trace, mapping: MappingSpec, kernel_factors: Mapping[str, float] | None = None) -> Run:
         """Return a mapping's run on other traffic, with each kernel's whole time scaled; it is not remembered."""
-        table = self.table(mapping)
+        return self._run_under(self.table(mapping), trace, kernel_factors, mapping_digest=mapping.digest)
+
+    def _run_under(self, table: StepTable, trace: Trace, kernel_factors: Mapping[str, float] | None, *, mapping_digest: str) -> Run:
         return assemble(
             trace=trace,
             table=table,
             replayed=replay(trace, table, kernel_factors=kernel_factors or {}),
             model=self.model.name,
             hardware=self.hardware.name,
-            mapping_digest=mapping.digest,
+            mapping_digest=mapping_digest,
             seed=self.seed,
             kernel_factors=kernel_factors or {},
         )

@@ -45,9 +45,15 @@ class Bottleneck:
     layer_type: str | None
     phase: str | None
     message: str
+    term: str | None = None
+    """The part of the time that grew most, as people call it; None where no step costs more."""
+    before_s: float | None = None
+    after_s: float | None = None
+    """Its time on the baseline's steps under both mappings."""
 
-    def to_document(self) -> dict[str, str]:
-        """Return the reason that carries it."""
+    @property
+    def reason(self) -> dict[str, str]:
+        """The reason that carries it."""
         return {"code": "bottleneck", "message": self.message}
 
 
@@ -125,7 +131,15 @@ def _of_the_step(growth: Growth, before: Split, after: Split) -> Bottleneck:
         f"{term} of {place} grows from {before.get(key, 0.0):.4g} s to {after.get(key, 0.0):.4g} s on the baseline's steps{of_view}, "
         f"whose time goes from {growth.before_s:.4g} s to {growth.after_s:.4g} s"
     )
-    return Bottleneck(bottleneck_class=winner, layer_type=None if layer == HOST else layer, phase=phase, message=message)
+    return Bottleneck(
+        bottleneck_class=winner,
+        layer_type=None if layer == HOST else layer,
+        phase=phase,
+        message=message,
+        term=term,
+        before_s=before.get(key, 0.0),
+        after_s=after.get(key, 0.0),
+    )
 
 
 def _split(table: StepTable, steps: pa.Table) -> Split:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gates.attribution.bottleneck import find_bottleneck
+from gates.attribution.cohorts import Cohort, find_cohorts
 from gates.attribution.effects import KnobEffect, claims_to_explain, knob_effects
+from gates.attribution.failure import Failure, locate_failure
 from gates.attribution.knob_rows import knob_rows
-from gates.attribution.mixes import Traffic
-from gates.attribution.patch import MappingFile, revert_patch
-from gates.attribution.revert import SmallestRevert, smallest_revert
-from gates.attribution.stage import first_failing_stage
+from gates.attribution.mitigation import mitigation, revert_doubts
+from gates.attribution.patch import MappingFile
+from gates.attribution.revert import smallest_revert
 from gates.attribution.trials import Judge, Judgement, Trials
+from gates.claim import Claim
 from gates.finding import Finding
-from gates.metrics import METRICS
 from gates.owners import OwnerMatch, Owners
-from replay.ingress.trace import Trace
+from gates.policy import PolicySpec
+from gates.strata import prompt_bins
 from replay.pipeline import Replayer
 from replay.specs.knobs import STAGES, Stage
 from replay.specs.mapping import MappingSpec, diff
+
+if TYPE_CHECKING:
+    from gates.resimulation.traffic import PinnedTraffic
 
 Document = dict[str, Any]
 
@@ -40,8 +44,12 @@ class CauseQuestion:
     """The candidate's file, to make the patch for; None where there is no text (a bundle)."""
     confirm: Judge | None = None
     """The full gate, where `judge` is a quicker one."""
-    traffic: Traffic | None = None
+    traffic: PinnedTraffic | None = None
     """What mixes of the mappings are compared on; None: the recorded trace alone, as `judge` sees it."""
+    policy: PolicySpec | None = None
+    """Its prompt-length bins and limits tell cohorts apart; None: no cohorts are sought."""
+    several_chips: bool = False
+    """Whether other accelerators are judged in other cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +58,10 @@ class CellCause:
 
     first_failing_stage: Stage | None = None
     bottleneck_class: str | None = None
+    bottleneck: Document | None = None
     knobs: tuple[Document, ...] = ()
     attribution: tuple[Document, ...] = ()
+    cohorts: tuple[Document, ...] = ()
     mitigation: Document | None = None
     owners: tuple[Document, ...] = ()
     reasons: tuple[Document, ...] = ()
@@ -99,75 +109,38 @@ def _explained(question: CauseQuestion, knobs: tuple[Document, ...]) -> CellCaus
     deciding = [effect for effect in effects if effect.metric == claims[0].key]
     revert = smallest_revert(trials, {effect.knob: effect.harm for effect in deciding})
     blamed = frozenset(revert.knobs) if revert is not None else trials.knobs
-    stage, bottleneck_class, reasons = _where(question, trials, blamed)
+    failure = _failure(question, trials, blamed)
     rows = [_owner_row(knob, question.owners.of(knob)) for knob in trials.changes if knob in blamed]
+    undo: Document | None = None
+    if revert is not None:
+        undo = mitigation(trials, revert, question.owners, question.mapping_file, failure.bottleneck, by_chip=question.several_chips)
+    cohorts = _cohorts(question, claims[0]) if claims else ()
+    carriers = [{"code": "cohort", "message": cohort.sentence} for cohort in cohorts if cohort.carries]
     return CellCause(
-        first_failing_stage=stage,
-        bottleneck_class=bottleneck_class,
+        first_failing_stage=failure.stage,
+        bottleneck_class=failure.bottleneck_class,
+        bottleneck=failure.to_document(),
         knobs=knobs,
         attribution=tuple(effect.to_document() for effect in effects),
-        mitigation=_mitigation(question, trials, revert) if revert is not None else None,
-        owners=_distinct([*rows, _owner_row(stage, question.owners.of(stage))]),
-        reasons=(*reasons, *_ambiguity(deciding), *_doubts(trials, revert)),
+        cohorts=tuple(cohort.to_document() for cohort in cohorts),
+        mitigation=undo,
+        owners=_distinct([*rows, _owner_row(failure.stage, question.owners.of(failure.stage))]),
+        reasons=(*failure.reasons, *carriers, *_ambiguity(deciding), *revert_doubts(trials, revert)),
     )
 
 
-def _where(question: CauseQuestion, trials: Trials, blamed: frozenset[str]) -> tuple[Stage, str | None, tuple[Document, ...]]:
-    """Return the first failing stage, the bottleneck class and the reasons with their figures."""
+def _cohorts(question: CauseQuestion, claim: Claim) -> tuple[Cohort, ...]:
+    if question.policy is None:
+        return ()
+    runs = question.replayer.run(question.baseline), question.replayer.run(question.candidate)
+    bins = prompt_bins(question.policy.prompt_bin_edges_tokens)
+    return find_cohorts(claim, question.replayer.trace, runs, bins=bins, slo=question.policy.slo)
+
+
+def _failure(question: CauseQuestion, trials: Trials, blamed: frozenset[str]) -> Failure:
     if question.judgement.basis == "inconclusive" or not trials.changes:
-        return "release_decision", "measurement", ()
-    if _only_quality(question):
-        message = "quality_sla: the answers got worse, which no replay shows; latencies are judged beside"
-        return "quality_sla", "numerics", ({"code": "first_failing_stage", "message": message},)
-    failure = first_failing_stage(trials, question.findings, blamed)
-    reasons: list[Document] = [{"code": "first_failing_stage", "message": f"{failure.stage}: {failure.evidence}"}]
-    bottleneck = find_bottleneck(trials, blamed)
-    if bottleneck is not None:
-        reasons.append(bottleneck.to_document())
-    claimed = any(claim.outcome == "disproved" and claim.blocking for claim in question.judgement.claims)
-    against = [
-        finding for finding in question.findings if finding.effect == "disproves" and (not claimed or finding.stage == "quality_sla")
-    ]
-    known = next((finding.bottleneck_class for finding in against), None)
-    if known is not None and (not claimed or failure.stage == "quality_sla"):
-        # Findings know their class better than a comparison of step costs: where they alone speak against the candidate, or where no
-        # stage's own work got worse.
-        return failure.stage, known, tuple(reasons)
-    return failure.stage, bottleneck.bottleneck_class if bottleneck is not None else None, tuple(reasons)
-
-
-def _only_quality(question: CauseQuestion) -> bool:
-    """Return whether all that speaks against the candidate are claims about its answers."""
-    against = [claim for claim in question.judgement.claims if claim.blocking and claim.outcome == "disproved"]
-    by_finding = any(finding.effect == "disproves" for finding in question.findings)
-    return bool(against) and not by_finding and all(METRICS[claim.metric].basis == "quality_items" for claim in against)
-
-
-def _mitigation(question: CauseQuestion, trials: Trials, revert: SmallestRevert) -> Document:
-    owners = dict.fromkeys(question.owners.of(knob).owner for knob in revert.knobs)
-    file = question.mapping_file
-    return {
-        "revert": list(revert.knobs),
-        "patch": revert_patch(file, revert.knobs, question.baseline) if file is not None else None,
-        "verified": True,
-        "decision_after": "release",
-        "owner": ", ".join(owners),
-        "revert_cost": revert.revert_cost,
-        "rollback_boundary": rollback_boundary(question.replayer.trace, question.replayer.hardware.name),
-    }
-
-
-def rollback_boundary(trace: Trace, hardware: str) -> str:
-    """Return up to which load and lengths the old values are known good: those of the replayed trace, and no further."""
-    import pyarrow.compute as pc
-
-    requests = trace.requests
-    rate = f" at {requests.num_rows / trace.span_s:.3g} requests/s on average over {trace.span_s:.4g} s" if trace.span_s > 0 else ""
-    prompt, output = (pc.max(requests[column]).as_py() for column in ("prompt_tokens", "output_tokens"))
-    return (
-        f"the baseline's values are known good for trace {trace.name} on {hardware}: {requests.num_rows} requests{rate}, "
-        f"prompts up to {prompt} and outputs up to {output} tokens; beyond that they were not replayed"
-    )
+        return Failure(stage="release_decision", bottleneck_class="measurement")
+    return locate_failure(trials, question.findings, blamed, question.traffic)
 
 
 def _ambiguity(effects: list[KnobEffect]) -> list[Document]:
@@ -177,22 +150,6 @@ def _ambiguity(effects: list[KnobEffect]) -> list[Document]:
         return []
     message = f"what these knobs do depends on the other changed ones, so their shares are means over all orders: {', '.join(names)}"
     return [{"code": "attribution_ambiguous", "message": message}]
-
-
-def _doubts(trials: Trials, revert: SmallestRevert | None) -> list[Document]:
-    """Return what limits the statement about the revert, as reasons."""
-    if not trials.changes:
-        return [{"code": "no_knob_differs", "message": "the two mappings set every knob alike, so there is nothing to undo"}]
-    if revert is None:
-        message = "no revert was sought: not even the baseline judged against itself releases on this evidence"
-        return [{"code": "no_revert_verified", "message": message}]
-    names = ", ".join(revert.knobs)
-    if not revert.exhaustive:
-        message = f"too many knobs changed to try every set: none of {names} can be left out, but another set may be smaller"
-        return [{"code": "revert_not_minimal", "message": message}]
-    if revert.everything:
-        return [{"code": "revert_everything", "message": f"nothing short of undoing every changed knob releases: {names}"}]
-    return []
 
 
 def _owner_row(finding: str, match: OwnerMatch) -> Document:

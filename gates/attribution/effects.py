@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gates.attribution.mixes import RECORDED, JudgedTrace, Mixes, Traffic
+from gates.attribution.mixes import RECORDED, JudgedTrace, Mixes
 from gates.attribution.severity import by_severity
 from gates.attribution.shapley import Floats, Order, Players, Worth, draw_orders, every_set, exact_values, sets_along, values_along
 from gates.attribution.trials import Trials
@@ -17,6 +17,9 @@ from gates.claim import Claim, Interval
 from gates.metrics import METRICS
 from gates.statistics.student import t_bound
 from replay.seeds import stream
+
+if TYPE_CHECKING:
+    from gates.resimulation.traffic import PinnedTraffic
 
 ORDER_PAIRS = 8
 """Drawn orders, each beside its reverse, where there are too many knobs to try every mix."""
@@ -74,7 +77,7 @@ def claims_to_explain(claims: Iterable[Claim]) -> tuple[Claim, ...]:
     return tuple(claim for place, claim in enumerate(order) if place == 0 or claim.outcome == "disproved")[:MAX_CLAIMS]
 
 
-def knob_effects(trials: Trials, claims: Sequence[Claim], traffic: Traffic | None = None) -> tuple[KnobEffect, ...]:
+def knob_effects(trials: Trials, claims: Sequence[Claim], traffic: PinnedTraffic | None = None) -> tuple[KnobEffect, ...]:
     """Return every changed knob's effect on each claim's metric, in the order of the claims, then of the changes.
 
     Without `traffic`, and for claims about quality, which no replay tells, the figures are those that the gate judges mixes by.
@@ -97,7 +100,7 @@ class _Design:
     """Empty where every mix is replayed."""
 
     @classmethod
-    def of(cls, trials: Trials, traffic: Traffic) -> _Design:
+    def of(cls, trials: Trials, traffic: PinnedTraffic | JudgedTrace) -> _Design:
         knobs, requests = trials.knobs, (1 + traffic.replicates_count) * traffic.requests_count
         affordable = len(knobs) <= MOST_EXACT_KNOBS and 2 ** len(knobs) * requests <= EXACT_REQUESTS
         if len(knobs) <= EXACT_KNOBS or affordable:
@@ -128,7 +131,7 @@ class _Design:
         return f"Shapley values over replays of {len(self.sets())} mixes of the changed knobs{along}; {resampled}"
 
 
-def _effects(trials: Trials, claims: Sequence[Claim], traffic: Traffic) -> Iterator[KnobEffect]:
+def _effects(trials: Trials, claims: Sequence[Claim], traffic: PinnedTraffic | JudgedTrace) -> Iterator[KnobEffect]:
     mixes, design, places = Mixes(trials, claims, traffic), _Design.of(trials, traffic), range(1 + traffic.replicates_count)
     needed = [frozenset(sets_along(design.followed(place)) if design.orders else design.sets()) for place in places]
     worth: list[dict[Players, Floats]] = [{} for _ in places]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,30 +14,15 @@ from gates.attribution.trials import Trials
 from gates.claim import Claim
 from replay.specs.mapping import MappingSpec
 
+if TYPE_CHECKING:
+    from gates.resimulation.traffic import PinnedTraffic
+
 Figures = Mapping[str, float | None]
 """A claim's metric by the claim's id, in the claim's unit."""
 
 
 RECORDED = 0
 """The place of the recorded trace among all traffic; its resamples follow, from 1 on."""
-
-
-class Traffic(Protocol):
-    """Replays any mix of a cell's two mappings on its trace and on resamples of that, the same ones for every mix."""
-
-    @property
-    def replicates_count(self) -> int:
-        """Resamples; 0 where the trace allows none."""
-        ...
-
-    @property
-    def requests_count(self) -> int:
-        """Requests of each replay."""
-        ...
-
-    def figures(self, mapping: MappingSpec, places: Sequence[int]) -> Sequence[Figures] | None:
-        """Return a mapping's figures at each of the places; None where the mapping cannot be built."""
-        ...
 
 
 class JudgedTrace:
@@ -50,7 +35,7 @@ class JudgedTrace:
         self.requests_count = trials.replayer.trace.requests.num_rows
 
     def figures(self, mapping: MappingSpec, places: Sequence[int]) -> Sequence[Figures] | None:
-        """See `Traffic`."""
+        """Return a mapping's figures, the same at each of the places; None where the mapping cannot be built."""
         judgement = self._trials.judged_mapping(mapping)
         return None if judgement is None else [{claim.id: claim.candidate for claim in judgement.claims} for _ in places]
 
@@ -62,7 +47,7 @@ class Mixes:
     several the first by name): knobs that need each other count from where the last of them joins.
     """
 
-    def __init__(self, trials: Trials, claims: Sequence[Claim], traffic: Traffic) -> None:
+    def __init__(self, trials: Trials, claims: Sequence[Claim], traffic: PinnedTraffic | JudgedTrace) -> None:
         self._trials, self._claims, self._traffic = trials, claims, traffic
         self._known: dict[Players, dict[int, Floats]] = {}
         self._unbuildable: set[Players] = set()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from replay.documents import parse_toml
 from replay.errors import InvariantError
 from replay.specs.knobs import Value, parse_scope
-from replay.specs.mapping import MappingSpec, parse_mapping
+from replay.specs.mapping import MappingSpec, Setting, parse_mapping
 from replay.specs.tile_table import TileTable, TileTables
 from replay.specs.toml_text import toml_key, toml_value
 from replay.toml_lines import Statement, statements
@@ -26,12 +26,14 @@ class MappingFile:
     """Tuned tables that it names."""
 
 
-def revert_patch(file: MappingFile, knobs: tuple[str, ...], baseline: MappingSpec) -> str | None:
+def revert_patch(file: MappingFile, knobs: tuple[str, ...], baseline: MappingSpec, scoped: tuple[Setting, ...] = ()) -> str | None:
     """Return the unified diff that gives the named knobs the baseline's setting, or None where the text needs no change.
+
+    `scoped` are settings to add beside that, for reverts narrower than a knob.
 
     None as well where a tuned table has to go back whose path stays: its content is no part of the text. Everything else in the
     file (comments, order, spelling, line ends) stays. The patched text parses to the same settings as
-    ``candidate.reverted(knobs, baseline)``.
+    ``candidate.reverted(knobs, baseline)`` and those added.
 
     Raises:
         InvariantError: the edited text does not parse to that mapping.
@@ -40,10 +42,11 @@ def revert_patch(file: MappingFile, knobs: tuple[str, ...], baseline: MappingSpe
     now = {table.path: table for table in file.tables}
     if any(now.get(table.path, table) != table for knob in knobs for table in _tables(old.get(knob))):
         return None
+    edits = {knob: old.get(knob) for knob in knobs} | {setting.knob: setting.value for setting in scoped}
     text = file.text
-    for knob in knobs:
-        text = _edited(text, knob, old.get(knob))
-    _verify(file, text, knobs, baseline)
+    for knob, value in edits.items():
+        text = _edited(text, knob, value)
+    _verify(file, text, knobs, baseline, scoped)
     return _unified(file, text) if text != file.text else None
 
 
@@ -106,10 +109,11 @@ def _tables(value: Value | None) -> tuple[TileTable, ...]:
     return value.tables if isinstance(value, TileTables) else ()
 
 
-def _verify(file: MappingFile, text: str, knobs: tuple[str, ...], baseline: MappingSpec) -> None:
+def _verify(file: MappingFile, text: str, knobs: tuple[str, ...], baseline: MappingSpec, scoped: tuple[Setting, ...]) -> None:
     bodies = {table.path: table.text for table in (*baseline.tables, *file.tables)}
     before, after = (parse_mapping(version.removeprefix("\ufeff"), file.name, bodies.__getitem__) for version in (file.text, text))
-    if after.digest != before.reverted(knobs, baseline).digest:
+    reverted = before.reverted(knobs, baseline)
+    if after.digest != replace(reverted, settings=(*reverted.settings, *scoped)).digest:
         raise InvariantError(f"the patch that reverts {', '.join(knobs)} in {file.name} does not give the mapping that was replayed")
 
 

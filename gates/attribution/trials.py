@@ -110,10 +110,19 @@ class Trials:
         if key not in self._confirmed:
             trial = self.judged(key)
             found = trial.judgement is not None and trial.judgement.decision == "release"
-            if found and self._confirm is not None:
-                found = self._confirm(trial.mapping, self.replayer.run(trial.mapping)).decision == "release"
-            self._confirmed[key] = found
+            self._confirmed[key] = found and self.confirmed(trial.mapping)
         return self._confirmed[key]
+
+    def seems_to_release(self, mapping: MappingSpec) -> bool:
+        """Return whether the quick gate would release a mapping that need not be a hybrid."""
+        try:
+            return self._judge(mapping, self.replayer.run(mapping)).decision == "release"
+        except SpecError:
+            return False
+
+    def confirmed(self, mapping: MappingSpec) -> bool:
+        """Return whether the full gate, too, releases a mapping that the quick one does."""
+        return self._confirm is None or self._confirm(mapping, self.replayer.run(mapping)).decision == "release"
 
     def of_stages(self, *stages: Stage) -> frozenset[str]:
         """Return the changed knobs that these stages own."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from replay.assembly.headline import Headline
     from replay.pipeline import Replayer
     from replay.specs.mapping import MappingSpec
+    from replay.tiling.step_table import StepTable
 
 REPLICATES = 16
 LEAST_REPLICATES = 8
@@ -48,12 +49,20 @@ class PinnedTraffic:
             self._replayer.table(mapping)  # once, before the threads ask for it
         except SpecError:
             return None
+        return [self._measured(place, headline) for place, headline in zip(places, self._headlines(mapping, places), strict=True)]
+
+    def figures_under(self, table: StepTable) -> Mapping[str, float]:
+        """Return each claim's figure on the recorded trace under a step table, which need not be a mapping's."""
+        return self._measured(0, self._replayer.headline_under(table, self._replayer.trace, by_layer=self._by_layer))
+
+    def _measured(self, place: int, headline: Headline) -> Mapping[str, float]:
         specs = [claim.spec for claim in self._cell.claims]
-        found: list[Mapping[str, float]] = []
-        for place, after in zip(places, self._headlines(mapping, places), strict=True):
-            points = measure_points(specs, self._cell.policy.slo, self._of_baseline[place], after)
-            found.append({claim.id: candidate for claim, (_, candidate) in zip(self._cell.claims, points, strict=True)})
-        return found
+        points = measure_points(specs, self._cell.policy.slo, self._of_baseline[place], headline)
+        return {claim.id: candidate for claim, (_, candidate) in zip(self._cell.claims, points, strict=True)}
+
+    @property
+    def _by_layer(self) -> bool:
+        return any(claim.spec.blocking and claim.spec.definition.needs_windows for claim in self._cell.claims)
 
     @cached_property
     def _of_baseline(self) -> Sequence[Headline]:
@@ -67,13 +76,12 @@ class PinnedTraffic:
         return draw_blocks(n, length=length, replicates=self.replicates_count, generator=generator)
 
     def _headlines(self, mapping: MappingSpec, places: Iterable[int]) -> list[Headline]:
-        by_layer = any(claim.spec.blocking and claim.spec.definition.needs_windows for claim in self._cell.claims)
         draw = self._draw if self.replicates_count else None
 
         def headline(place: int) -> Headline:
             recorded = self._replayer.trace
             trace = recorded if place == 0 or draw is None else stitched(recorded, draw, place - 1)
-            return self._replayer.headline(trace, mapping, {}, by_layer=by_layer)
+            return self._replayer.headline(trace, mapping, {}, by_layer=self._by_layer)
 
         with ThreadPoolExecutor(max_workers=self._jobs) as pool:
             return list(pool.map(headline, places))
