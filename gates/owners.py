@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from gates.codeowners import Codeowners
+from gates.finding import CODES
 from replay import documents
 from replay.errors import InvariantError, nearest
 from replay.specs.knobs import KNOBS, LAYER_TYPES, STAGES, parse_scope
 
 UNOWNED = "unowned"
 _WHAT = "an owners file (TOML)"
-_VOCABULARY = {"knob": tuple(KNOBS), "layer": LAYER_TYPES, "stage": STAGES}
+_VOCABULARY = {"knob": tuple(KNOBS), "check": tuple(sorted(CODES)), "layer": LAYER_TYPES, "stage": STAGES}
 """What a rule of each kind can match, from the narrowest kind to the widest."""
 
 
@@ -23,6 +24,8 @@ class OwnerMatch:
 
     owner: str
     contact: str | None = None
+    escalation: str | None = None
+    """Whom to call where the contact does not answer."""
     source: str | None = None
     """``owners.toml:12`` or ``.github/CODEOWNERS:3``."""
 
@@ -32,13 +35,13 @@ class OwnerRule:
     """One rule of an owners file."""
 
     kind: str
-    """`knob`, `layer` or `stage`."""
+    """`knob`, `check`, `layer` or `stage`."""
     pattern: str
-    """Over knob ids, layer types or stage ids: ``*`` is any text, ``?`` any one character, the rest is literal."""
+    """Over knob ids, codes of findings, layer types or stage ids: ``*`` is any text, ``?`` any one character, the rest is literal."""
     match: OwnerMatch
 
     def covers(self, text: str) -> bool:
-        """Return whether the pattern covers a knob id (or its name without the scope), layer type or stage id."""
+        """Return whether the pattern covers a knob id (or its name without the scope), code, layer type or stage id."""
         return _covers(self.pattern, text) or (self.kind == "knob" and _covers(self.pattern, text.partition("@")[0]))
 
 
@@ -58,7 +61,14 @@ class Owners:
         A knob is matched by knob rules first, then by its scope's layer type, then by its stage; within a kind the last rule
         that matches wins.
         """
-        for kind, text in _places(finding):
+        return self._first(_places(finding))
+
+    def of_check(self, code: str, stage: str) -> OwnerMatch:
+        """Return the owner of a finding of a check: by its code, else by the stage that it is about."""
+        return self._first([("check", code), ("stage", stage)])
+
+    def _first(self, places: list[tuple[str, str]]) -> OwnerMatch:
+        for kind, text in places:
             for rule in reversed(self.rules):
                 if rule.kind == kind and rule.covers(text):
                     return rule.match
@@ -78,9 +88,8 @@ def parse_owners(text: str, where: str, *, fallback: OwnerMatch | None = None) -
     for index, entry in enumerate(document["rules"]):
         place = f"{where}:{headers[index]}" if len(headers) == len(document["rules"]) else where
         prefix, _, pattern = entry["match"].rpartition(":")
-        rule = OwnerRule(
-            kind=prefix or "knob", pattern=pattern, match=OwnerMatch(owner=entry["team"], contact=entry.get("contact"), source=place)
-        )
+        match = OwnerMatch(owner=entry["team"], contact=entry.get("contact"), escalation=entry.get("escalation"), source=place)
+        rule = OwnerRule(kind=prefix or "knob", pattern=pattern, match=match)
         problem = _problem(rule)
         if problem:
             warnings.append(f"{place}: {entry['match']!r} matches nothing: {problem}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,11 @@ from gates.attribution.knob_rows import knob_rows
 from gates.attribution.mitigation import mitigation, revert_doubts
 from gates.attribution.patch import MappingFile
 from gates.attribution.revert import smallest_revert
+from gates.attribution.risk_map import distinct, finding_row, knob_row, stage_row
 from gates.attribution.trials import Judge, Judgement, Trials
 from gates.claim import Claim
 from gates.finding import Finding
-from gates.owners import OwnerMatch, Owners
+from gates.owners import Owners
 from gates.policy import PolicySpec
 from gates.strata import prompt_bins
 from replay.pipeline import Replayer
@@ -91,8 +93,7 @@ def invalid_cause(findings: tuple[Finding, ...], owners: Owners, knobs: tuple[Do
     invalid = sorted((finding for finding in findings if finding.effect == "invalidates"), key=lambda finding: STAGES.index(finding.stage))
     stage: Stage = invalid[0].stage if invalid else "release_decision"
     found = next((finding.bottleneck_class for finding in invalid if finding.bottleneck_class), "measurement")
-    rows = [_owner_row(finding.code, owners.of(finding.stage)) for finding in invalid]
-    return CellCause(first_failing_stage=stage, bottleneck_class=found, knobs=knobs, owners=_distinct(rows))
+    return CellCause(first_failing_stage=stage, bottleneck_class=found, knobs=knobs, owners=distinct(_finding_rows(invalid, owners)))
 
 
 def _explained(question: CauseQuestion, knobs: tuple[Document, ...]) -> CellCause:
@@ -110,7 +111,9 @@ def _explained(question: CauseQuestion, knobs: tuple[Document, ...]) -> CellCaus
     revert = smallest_revert(trials, {effect.knob: effect.harm for effect in deciding})
     blamed = frozenset(revert.knobs) if revert is not None else trials.knobs
     failure = _failure(question, trials, blamed)
-    rows = [_owner_row(knob, question.owners.of(knob)) for knob in trials.changes if knob in blamed]
+    own = [knob for knob in trials.changes if knob in blamed]
+    against = [finding for finding in question.findings if finding.effect == "disproves"]
+    rows = [knob_row(knob, question.owners.of(knob), effects, undone=revert is not None) for knob in own]
     undo: Document | None = None
     if revert is not None:
         undo = mitigation(trials, revert, question.owners, question.mapping_file, failure.bottleneck, by_chip=question.several_chips)
@@ -124,7 +127,7 @@ def _explained(question: CauseQuestion, knobs: tuple[Document, ...]) -> CellCaus
         attribution=tuple(effect.to_document() for effect in effects),
         cohorts=tuple(cohort.to_document() for cohort in cohorts),
         mitigation=undo,
-        owners=_distinct([*rows, _owner_row(failure.stage, question.owners.of(failure.stage))]),
+        owners=distinct([*rows, *_finding_rows(against, question.owners), stage_row(failure, question.owners.of(failure.stage))]),
         reasons=(*failure.reasons, *carriers, *_ambiguity(deciding), *revert_doubts(trials, revert)),
     )
 
@@ -143,6 +146,10 @@ def _failure(question: CauseQuestion, trials: Trials, blamed: frozenset[str]) ->
     return locate_failure(trials, question.findings, blamed, question.traffic)
 
 
+def _finding_rows(findings: Iterable[Finding], owners: Owners) -> list[Document]:
+    return [finding_row(finding, owners.of_check(finding.code, finding.stage)) for finding in findings]
+
+
 def _ambiguity(effects: list[KnobEffect]) -> list[Document]:
     """Return where a knob's part of the change depends on the others, so that one figure says less than it seems to."""
     names = [effect.knob for effect in effects if effect.interacts]
@@ -150,11 +157,3 @@ def _ambiguity(effects: list[KnobEffect]) -> list[Document]:
         return []
     message = f"what these knobs do depends on the other changed ones, so their shares are means over all orders: {', '.join(names)}"
     return [{"code": "attribution_ambiguous", "message": message}]
-
-
-def _owner_row(finding: str, match: OwnerMatch) -> Document:
-    return {"finding": finding, "owner": match.owner, "contact": match.contact, "source": match.source}
-
-
-def _distinct(rows: list[Document]) -> tuple[Document, ...]:
-    return tuple({row["finding"]: row for row in rows}.values())

@@ -25,7 +25,7 @@ ORDER_PAIRS = 8
 """Drawn orders, each beside its reverse, where there are too many knobs to try every mix."""
 EXACT_KNOBS = 5
 """Changed knobs of which every mix is always replayed."""
-MOST_EXACT_KNOBS = 8
+MOST_EXACT_KNOBS = 6
 EXACT_REQUESTS = 12_000_000
 """Requests to replay in all up to which every mix of more knobs than that is: about a minute on two cores."""
 MAX_CLAIMS = 4
@@ -56,6 +56,8 @@ class KnobEffect:
     """The candidate against the candidate with this knob reverted."""
     interval: Interval | None
     """Of `effect`, over traffic like the recorded one."""
+    by_ratio: bool
+    """Whether effects are on the ratio scale."""
     harm: float
     """`effect` in the metric's bad direction; 0 where it is unknown."""
     interacts: bool
@@ -188,6 +190,7 @@ def _effect(claim: Claim, knob: str, parts: Floats, *, total: float, ends: tuple
         effect_alone=back(ends[0]),
         effect_last=back(ends[1]),
         interval=Interval(lower=lower, upper=upper, confidence=1.0 - ALPHA) if lower is not None and upper is not None else None,
+        by_ratio=claim.scale == "ratio",
         harm=sign * effect if effect is not None else 0.0,
         interacts=known and abs(ends[1] - ends[0]) > INTERACTION_SHARE * abs(total),
         method=method,

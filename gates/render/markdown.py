@@ -92,6 +92,7 @@ def _folded(story: Story, room: int) -> str:
     parts = (
         (f"All {len(story.claims)} claims", list(_claims_table(story.claims, story))),
         (f"All {len(story.knobs)} changed knobs", list(_knobs_table(story.knobs))),
+        ("Owners and risks", list(_risks_table(story.risks))),
     )
     text = ""
     for title, lines in parts:
@@ -114,6 +115,13 @@ def _fold(title: str, lines: list[str], room: int) -> str:
         return ""
     dropped = len(lines) - len(kept)
     return head + "\n".join(kept) + "\n" + (more.format(dropped) if dropped else "") + tail
+
+
+def _risks_table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    names = ("owner", "finding", "effect", "risk", "mitigation")
+    yield _row(names)
+    yield _row(["---"] * len(names), plain=True)
+    yield from (_row([str(row.get(name) or "-") for name in names]) for row in rows)
 
 
 def _knobs_table(knobs: Sequence[Mapping[str, Any]]) -> Iterator[str]:

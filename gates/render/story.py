@@ -13,7 +13,9 @@ from gates.render.figures import accepted, bounds, by_ratio, change, difference,
 
 Document = Mapping[str, Any]
 
-_SHOWN_APART = ("first_failing_stage", "bottleneck", "blocking_claims_hold")
+_BECAUSE = ("first_failing_stage", "bottleneck", "counterfactual", "cohort")
+"""Reasons that say where a regression is, in this order."""
+_SHOWN_APART = (*_BECAUSE, "blocking_claims_hold")
 """Reasons that have a place of their own."""
 IMPROVED_SHOWN = 5
 COLUMNS = ("metric", "cell", "baseline", "candidate", "change", "bounds", "accepted", "outcome")
@@ -38,6 +40,8 @@ class Story:
     """First failing stage and bottleneck class."""
     because: tuple[str, ...]
     owners: tuple[str, ...]
+    risks: tuple[Document, ...]
+    """Rows of the owner and risk map."""
     undo: tuple[str, ...]
     patch: str | None
     knobs: tuple[Document, ...]
@@ -63,8 +67,9 @@ def tell(document: Document) -> Story:
         sustained=tuple(_sustained(predicate["sustained"])),
         improved=tuple(_improved(predicate, claims, several=several)),
         failing=_failing(predicate),
-        because=tuple(_message(predicate, "first_failing_stage")) + tuple(_message(predicate, "bottleneck")),
+        because=tuple(message for code in _BECAUSE for message in _message(predicate, code)),
         owners=tuple(_owners(predicate)),
+        risks=tuple(predicate["owners"]),
         undo=tuple(_undo(predicate)),
         patch=mitigation["patch"] if mitigation is not None else None,
         knobs=tuple(predicate["knobs"]),
@@ -226,11 +231,12 @@ def _message(predicate: Document, code: str) -> Iterator[str]:
 
 def _owners(predicate: Document) -> Iterator[str]:
     """Yield each owner with contact and what they own."""
-    grouped: dict[tuple[str, str | None], list[str]] = {}
+    grouped: dict[tuple[str, str | None, str | None], list[str]] = {}
     for row in predicate["owners"]:
-        grouped.setdefault((row["owner"], row.get("contact")), []).append(row["finding"])
-    for (owner, contact), findings in grouped.items():
-        yield f"{owner}{f' <{contact}>' if contact else ''} for {', '.join(findings)}"
+        grouped.setdefault((row["owner"], row.get("contact"), row.get("escalation")), []).append(row["finding"])
+    for (owner, contact, escalation), findings in grouped.items():
+        reached = f"{f' <{contact}>' if contact else ''}{f', else {escalation},' if escalation else ''}"
+        yield f"{owner}{reached} for {', '.join(findings)}"
 
 
 def _undo(predicate: Document) -> Iterator[str]:
@@ -244,6 +250,13 @@ def _undo(predicate: Document) -> Iterator[str]:
             yield f"{name}: {knob_value(knob['candidate'])} -> {knob_value(knob['baseline'])}"
         else:
             yield name
+    narrower = mitigation.get("narrower")
+    if narrower is not None:
+        parts = [
+            *(f"undo {name}" for name in narrower["revert"]),
+            *(f"{name} = {knob_value(value)}" for name, value in narrower["set"].items()),
+        ]
+        yield f"or less: {', '.join(parts)} releases as well (mitigation.narrower.patch)"
     verified = f"verified by replay: {mitigation['decision_after']}" if mitigation["verified"] else "not verified"
     yield f"{verified}; cost to revert: {mitigation['revert_cost']}"
     yield str(mitigation["rollback_boundary"])

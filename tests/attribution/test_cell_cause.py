@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -65,8 +66,14 @@ def test_a_regression_names_stage_class_knob_owner_and_a_verified_revert():
     assert [row["knob"] for row in found["attribution"]] == ["gemm.split_k", "kv.block_tokens"]
     assert found["attribution"][0]["share"] == pytest.approx(1.0)
     assert found["attribution"][1]["effect"] == pytest.approx(0.0)
-    assert {"finding": "gemm.split_k", "owner": "kernels", "contact": "kernels@example.org", "source": "owners.toml:1"} in found["owners"]
-    assert {"finding": "tiling", "owner": "unowned", "contact": None, "source": None} in found["owners"]
+    knob, stage = found["owners"]
+    named = ("gemm.split_k", "kernels", "kernels@example.org", "owners.toml:1")
+    assert (knob["finding"], knob["owner"], knob["contact"], knob["source"]) == named
+    assert (knob["risk"], knob["mitigation"]) == ("breaks ttft_s.p99", "undo it (hot)")
+    assert re.fullmatch(r"ttft_s\.p99 \+\d+\.\d%, 100% of the change", knob["effect"])
+    assert (stage["finding"], stage["owner"], stage["risk"], stage["mitigation"]) == ("tiling", "unowned", "compute", None)
+    assert (found["bottleneck"]["layer_type"], found["bottleneck"]["phase"], found["bottleneck"]["term"]) == ("mlp", "decode", "compute")
+    assert found["bottleneck"]["after_s"] == pytest.approx(1.5 * found["bottleneck"]["before_s"], rel=0.2)
     assert [reason["code"] for reason in found["reasons"]] == ["first_failing_stage", "bottleneck"]
 
 

@@ -20,8 +20,8 @@ from tests.runs import lognormal_s, make_run, policy_of, slower
 EXAMPLES = documents.shipped_path("schemas") / "examples"
 SCHEMA = documents.load_schema("verdict.v1")
 PREDICATE_NAMES = [
-    "schema_version", "tool", "decision", "basis", "reasons", "first_failing_stage", "bottleneck_class", "claims", "improved", "knobs",
-    "attribution", "mitigation", "owners", "per_trace", "guardrails", "inputs", "plan", "evidence", "fidelity", "sustained",
+    "schema_version", "tool", "decision", "basis", "reasons", "first_failing_stage", "bottleneck_class", "claims", "improved",
+    "bottleneck", "knobs", "attribution", "cohorts", "mitigation", "owners", "per_trace", "guardrails", "inputs", "plan", "evidence", "fidelity", "sustained",
 ]  # fmt: skip
 INPUTS = [
     InputRecord(role="policy", name="policy.toml", digest="sha256:" + "05" * 32),

@@ -47,6 +47,20 @@ def test_brackets_in_a_pattern_are_literal() -> None:
     assert table.warnings == ()
 
 
+def test_findings_of_checks_are_owned_by_their_code_then_by_their_stage() -> None:
+    table = owners(("stage:ingress", "traces"), ("check:cache_*", "serving"), ("check:*", "gate"), ("check:cache_state_differs", "cache"))
+    assert table.of_check("cache_state_differs", "ingress").owner == "cache"
+    assert table.of_check("trace_too_old", "ingress").owner == "gate"
+    assert owners(("stage:ingress", "traces")).of_check("trace_too_old", "ingress").owner == "traces"
+    assert owners(("cache*", "knobs")).of_check("cache_state_differs", "ingress").owner == UNOWNED
+
+
+def test_whom_to_call_next_travels_with_the_owner() -> None:
+    text = '[[rules]]\nmatch = "gemm.*"\nteam = "kernels"\ncontact = "#kernels"\nescalation = "on-call accelerators"\n'
+    match = parse_owners(text, "owners.toml").of("gemm.tile")
+    assert (match.contact, match.escalation) == ("#kernels", "on-call accelerators")
+
+
 def test_stages_and_layer_types_are_findings_of_their_own() -> None:
     table = owners(("stage:*", "platform"), ("layer:attention", "attention"), ("attention.*", "attention knobs"))
     assert table.of("quality_sla").owner == "platform"
@@ -101,6 +115,7 @@ def test_nobody_owns_what_nothing_matches() -> None:
         ("stage:tilling", "did you mean 'tiling'"),
         ("gemm.tile@decoding", "'decoding'"),
         ("layer:mlp@decode", "no layer"),
+        ("check:cache_state_difers", "did you mean 'cache_state_differs'"),
     ],
 )
 def test_a_rule_that_can_match_nothing_is_reported(match: str, named: str) -> None:
@@ -111,7 +126,8 @@ def test_a_rule_that_can_match_nothing_is_reported(match: str, named: str) -> No
 
 
 @pytest.mark.parametrize(
-    "match", ["*", "gemm.*", "*.tile", "gemm.tile@*", "*@decode", "layer:*", "layer:m*", "stage:???ing", "stage:quality_sla"]
+    "match",
+    ["*", "gemm.*", "*.tile", "gemm.tile@*", "*@decode", "layer:*", "layer:m*", "stage:???ing", "check:cache_*", "stage:quality_sla"],
 )
 def test_a_rule_that_can_match_is_not_reported(match: str) -> None:
     assert owners((match, "someone")).warnings == ()
