@@ -187,6 +187,7 @@ def _judge_cell(
         confirm=lambda mapping, run: judged(mapping, run, by_replays(mapping).claims),
         owners=request.owners,
         mapping_file=_mapping_file(arm),
+        commits=arm.commits,
         policy=request.policy,
         several_chips=len({one.hardware.name for one in request.cells}) > 1,
         traffic=PinnedTraffic(planned.replayed, replayer, request.baseline.mapping, jobs=max(1, request.jobs // len(request.cells))),

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gates.attribution.cause import CellCause, invalid_cause
+from gates.attribution.failure import Failure
 from gates.attribution.knob_rows import knob_rows
+from gates.attribution.risk_map import stage_row
 from gates.checks.drift import drift_findings, history_records, with_drift
 from gates.checks.measured import run_measured_checks
 from gates.checks.measured_evidence import MeasuredEvidence, about_runs
@@ -225,7 +227,7 @@ def _check_counts(baseline: Runs, candidate: Runs) -> None:
 def _cause(request: MeasuredRequest, arm: MeasuredArm, claims: Sequence[Claim], findings: Sequence[Finding]) -> CellCause:
     """Return what can be said about the cause without a replay: the knobs that differ where both arms name a mapping, and the stage."""
     before, after = request.baseline.mapping, arm.mapping
-    knobs = tuple(knob_rows(diff(before, after), (), request.owners)) if before is not None and after is not None else ()
+    knobs = tuple(knob_rows(diff(before, after), (), request.owners, {})) if before is not None and after is not None else ()
     _, basis = decide_cell(claims, findings)
     if basis == "proven_safe":
         return CellCause(knobs=knobs)
@@ -233,9 +235,8 @@ def _cause(request: MeasuredRequest, arm: MeasuredArm, claims: Sequence[Claim], 
         return invalid_cause(tuple(findings), request.owners, knobs)
     against = next((finding for finding in findings if finding.effect == "disproves"), None)
     stage = "release_decision" if basis == "inconclusive" else against.stage if against is not None else "quality_sla"
-    owner = request.owners.of(stage)
-    row = {"finding": stage, "owner": owner.owner, "contact": owner.contact, "source": owner.source}
     found = "measurement" if basis == "inconclusive" else against.bottleneck_class if against is not None else None
+    row = stage_row(Failure(stage=stage, bottleneck_class=found), request.owners.of(stage))
     return CellCause(first_failing_stage=stage, bottleneck_class=found, knobs=knobs, owners=(row,))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gates.finding import Finding
@@ -48,6 +48,8 @@ class Arm:
     """The mapping file's text, where there is one to patch."""
     file: str | None = None
     """Name of that file, relative to the project."""
+    commits: Mapping[int, str] = field(default_factory=dict)
+    """Commit that last changed each line of the file, where the other side is a commit."""
     model: ModelSpec | None = None
     """The model that a bundle or run directory was made for."""
     recorded: tuple[RecordedCell, ...] = ()

@@ -81,6 +81,7 @@ def _predicate(
         "bottleneck_class": worst.bottleneck_class,
         "claims": [claim.to_document() for claim in claims],
         "improved": improved_rows(claims, verdict.decision, verdict.basis),
+        "stages": list(cause.stages) if cause else [],
         "bottleneck": cause.bottleneck if cause else None,
         "knobs": list(cause.knobs) if cause else [],
         "attribution": list(cause.attribution) if cause else [],

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gates.attribution.growth import ALL_STEPS, Growth, growth_that_counts, step_growths
-from gates.attribution.stage import NEGLIGIBLE, mean_queue_s, pool_failure, pool_tokens, preemptions_count
+from gates.attribution.invariants import NEGLIGIBLE
+from gates.attribution.pool import mean_queue_s, pool_failure, pool_tokens, preemptions_count
 from gates.attribution.trials import Trials
 from gates.rejections import CONTEXT_LIMIT, KV_CAPACITY, LIMITS, rejected_more
 from replay.assembly.run import Run

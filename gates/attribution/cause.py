@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gates.attribution.cohorts import Cohort, find_cohorts
@@ -44,6 +44,8 @@ class CauseQuestion:
     owners: Owners
     mapping_file: MappingFile | None
     """The candidate's file, to make the patch for; None where there is no text (a bundle)."""
+    commits: Mapping[int, str] = field(default_factory=dict)
+    """Commit that last changed each line of it."""
     confirm: Judge | None = None
     """The full gate, where `judge` is a quicker one."""
     traffic: PinnedTraffic | None = None
@@ -61,6 +63,7 @@ class CellCause:
     first_failing_stage: Stage | None = None
     bottleneck_class: str | None = None
     bottleneck: Document | None = None
+    stages: tuple[Document, ...] = ()
     knobs: tuple[Document, ...] = ()
     attribution: tuple[Document, ...] = ()
     cohorts: tuple[Document, ...] = ()
@@ -78,7 +81,7 @@ def find_cause(question: CauseQuestion) -> CellCause:
     """
     changes = diff(question.baseline, question.candidate)
     decisions = question.replayer.schedule(question.candidate).decisions if changes else ()
-    knobs = tuple(knob_rows(changes, decisions, question.owners))
+    knobs = tuple(knob_rows(changes, decisions, question.owners, question.commits))
     match question.judgement.basis:
         case "regression" | "inconclusive":
             return _explained(question, knobs)
@@ -123,6 +126,7 @@ def _explained(question: CauseQuestion, knobs: tuple[Document, ...]) -> CellCaus
         first_failing_stage=failure.stage,
         bottleneck_class=failure.bottleneck_class,
         bottleneck=failure.to_document(),
+        stages=tuple(check.to_document() for check in failure.checks),
         knobs=knobs,
         attribution=tuple(effect.to_document() for effect in effects),
         cohorts=tuple(cohort.to_document() for cohort in cohorts),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gates.attribution.bottleneck import Bottleneck, find_bottleneck
 from gates.attribution.counterfactual import with_terms_of
 from gates.attribution.effects import claims_to_explain
+from gates.attribution.invariants import StageCheck, check_stages
 from gates.attribution.stage import first_failing_stage
 from gates.attribution.trials import Trials
 from gates.claim import Claim
@@ -54,6 +55,8 @@ class Failure:
     """None where no replay tells the class: doubt, quality, findings."""
     counterfactual: Counterfactual | None = None
     reasons: tuple[Document, ...] = ()
+    checks: tuple[StageCheck, ...] = ()
+    """Of the stages that own changed knobs."""
 
     def to_document(self) -> Document | None:
         """Return the JSON form of the verdict's `bottleneck`."""
@@ -71,7 +74,8 @@ def locate_failure(trials: Trials, findings: Sequence[Finding], blamed: frozense
     if _only_quality(claims, findings):
         message = "quality_sla: the answers got worse, which no replay shows; latencies are judged beside"
         return Failure(stage="quality_sla", bottleneck_class="numerics", reasons=({"code": "first_failing_stage", "message": message},))
-    failure = first_failing_stage(trials, tuple(findings), blamed)
+    checks = check_stages(trials, tuple(findings))
+    failure = first_failing_stage(trials, checks, blamed)
     reasons: list[Document] = [{"code": "first_failing_stage", "message": f"{failure.stage}: {failure.evidence}"}]
     bottleneck = find_bottleneck(trials, blamed)
     if bottleneck is not None:
@@ -82,9 +86,9 @@ def locate_failure(trials: Trials, findings: Sequence[Finding], blamed: frozense
     if known is not None and (not claimed or failure.stage == "quality_sla"):
         # Findings know their class better than a comparison of step costs: where they alone speak against the candidate, or where no
         # stage's own work got worse.
-        return Failure(stage=failure.stage, bottleneck_class=known, reasons=tuple(reasons))
+        return Failure(stage=failure.stage, bottleneck_class=known, reasons=tuple(reasons), checks=checks)
     if bottleneck is None:
-        return Failure(stage=failure.stage, bottleneck_class=None, reasons=tuple(reasons))
+        return Failure(stage=failure.stage, bottleneck_class=None, reasons=tuple(reasons), checks=checks)
     without = _counterfactual(trials, bottleneck, traffic)
     if without is not None:
         message = (
@@ -98,6 +102,7 @@ def locate_failure(trials: Trials, findings: Sequence[Finding], blamed: frozense
         bottleneck=bottleneck,
         counterfactual=without,
         reasons=tuple(reasons),
+        checks=checks,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gates.owners import Owners
@@ -12,17 +12,20 @@ from replay.specs.knobs import EVERYWHERE, PHASES, Scope, parse_scope
 from replay.specs.mapping import KnobChange, shown
 
 
-def knob_rows(changes: Iterable[KnobChange], decisions: Iterable[Decision], owners: Owners) -> list[dict[str, Any]]:
+def knob_rows(
+    changes: Iterable[KnobChange], decisions: Iterable[Decision], owners: Owners, commits: Mapping[int, str]
+) -> list[dict[str, Any]]:
     """Return one row per differing knob, in the order of the changes.
 
     `requested` and `effective` come from the candidate's kernel plan, over all places the knob's scope covers; a knob the plan
-    takes no decision about (batching, tiles) is applied as it is written. `line` is the line of the candidate's file, or None.
+    takes no decision about (batching, tiles) is applied as it is written. `line` is the line of the candidate's file, or None;
+    `commits` say which commit changed each.
     """
     taken = tuple(decisions)
-    return [_row(change, [decision for decision in taken if _concerns(decision, change)], owners) for change in changes]
+    return [_row(change, [decision for decision in taken if _concerns(decision, change)], owners, commits) for change in changes]
 
 
-def _row(change: KnobChange, decisions: list[Decision], owners: Owners) -> dict[str, Any]:
+def _row(change: KnobChange, decisions: list[Decision], owners: Owners, commits: Mapping[int, str]) -> dict[str, Any]:
     written = shown(change.candidate)
     return {
         "knob": change.knob,
@@ -34,6 +37,7 @@ def _row(change: KnobChange, decisions: list[Decision], owners: Owners) -> dict[
         "owner": owners.of(change.knob).owner,
         "revert_cost": change.definition.revert_cost,
         "line": change.line,
+        "commit": None if change.line is None else commits.get(change.line),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from replay import documents
 from replay.errors import SpecError
 
 GIT_PREFIX = "git:"
+_BLAMED = re.compile(r"([0-9a-f]{40,64}) \d+ (\d+)(?: \d+)?$")
+"""First line of what git says of each line: the commit, the line's number in it, and in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,23 @@ def commit_time(path: Path) -> str | None:
     changed, _, _ = _git(folder, "diff", "--quiet", "HEAD", "--", path.name)
     code, out, _ = _git(folder, "log", "-1", "--format=%cI", "--", path.name)
     return out.decode().strip() or None if code == 0 and changed == 0 else None
+
+
+def line_commits(path: Path) -> dict[int, str]:
+    """Return the commit that last changed each line of a file in its work tree: short id and subject, by line number; empty outside git.
+
+    Lines that are not committed are left out.
+    """
+    code, out, _ = _git(path.resolve().parent, "blame", "--line-porcelain", "--", path.name)
+    found: dict[int, str] = {}
+    commit, line = "", 0
+    for text in out.decode(errors="replace").splitlines() if code == 0 else ():
+        head = _BLAMED.match(text)
+        if head:
+            commit, line = head.group(1), int(head.group(2))
+        elif text.startswith("summary ") and commit.strip("0"):
+            found[line] = f"{commit[:10]} {text.removeprefix('summary ')}"
+    return found
 
 
 def repository_prefix(folder: Path) -> str:

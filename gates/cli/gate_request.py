@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gates.cli.arms import ArmSource, locator, read_arm, read_arm_at, relative_name
-from gates.cli.commits import GIT_PREFIX, Commit, commit_time, open_commit
+from gates.cli.commits import GIT_PREFIX, Commit, commit_time, line_commits, open_commit
 from gates.cli.inputs import (
     chosen,
     chosen_seed,
@@ -92,7 +92,7 @@ def build_request(options: GateOptions, project: Project | None) -> GateRequest:
     changed = tuple(load_changed(project, before, given)) if commit is not None else ()
     return GateRequest(
         baseline=_arm(baseline, folder),
-        candidate=_arm(candidate, folder),
+        candidate=replace(_arm(candidate, folder), commits=_line_commits(commit, candidate_source, candidate)),
         cells=(),
         policy=rules.policy,
         policy_name=rules.policy_name,
@@ -255,6 +255,13 @@ def _arm(source: ArmSource, folder: Path) -> Arm:
 
     file = relative_name(source.path, folder) if source.path is not None else None
     return Arm(mapping=source.mapping, label=source.label, text=source.text, file=file, model=source.model, recorded=source.cells)
+
+
+def _line_commits(baseline: Commit | None, source: str, candidate: ArmSource) -> dict[int, str]:
+    """Return which commit changed each line of the candidate's file, where the baseline is a commit and the candidate a file."""
+    if baseline is None or candidate.path is None or source.startswith(GIT_PREFIX):
+        return {}
+    return line_commits(candidate.path)
 
 
 def _recorded_hardware(arm: Arm) -> list[HardwareSpec]:

@@ -203,6 +203,7 @@ def _arm_document(arm: Arm) -> Document:
         "lines": _lines(arm.mapping),
         "text": arm.text,
         "file": arm.file,
+        "commits": {str(line): commit for line, commit in arm.commits.items()},
         "model": None if arm.model is None else arm.model.to_document(),
         "recorded": [
             {**{name: getattr(one, name) for name in one.__slots__}, "hardware": one.hardware.to_document()} for one in arm.recorded
@@ -217,6 +218,7 @@ def _arm(document: Document, mapping: Document, where: str) -> Arm:
         label=document["label"],
         text=document["text"],
         file=document["file"],
+        commits={int(line): commit for line, commit in document["commits"].items()},
         model=None if document["model"] is None else _model(document["model"]),
         recorded=recorded,
     )

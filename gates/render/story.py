@@ -247,7 +247,8 @@ def _undo(predicate: Document) -> Iterator[str]:
     for name in mitigation["revert"]:
         if name in by_knob:
             knob = by_knob[name]
-            yield f"{name}: {knob_value(knob['candidate'])} -> {knob_value(knob['baseline'])}"
+            since = f", changed in {knob['commit']}" if knob.get("commit") else ""
+            yield f"{name}: {knob_value(knob['candidate'])} -> {knob_value(knob['baseline'])}{since}"
         else:
             yield name
     narrower = mitigation.get("narrower")

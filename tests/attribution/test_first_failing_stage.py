@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gates.attribution.bottleneck import find_bottleneck
+from gates.attribution.invariants import check_stages
 from gates.attribution.stage import first_failing_stage
 from gates.attribution.trials import Trials
 from gates.finding import Finding
@@ -30,6 +31,10 @@ def trials_of(cost, candidate):
     )
 
 
+def failing(trials, findings, blamed):
+    return first_failing_stage(trials, check_stages(trials, findings), blamed)
+
+
 def planted(stage):
     """A cost that grows with the knob of one stage, beside harmless knobs of all the others."""
     name, _ = KNOBS[stage]
@@ -47,7 +52,7 @@ def planted(stage):
 @pytest.mark.parametrize("stage", KNOBS)
 def test_the_stage_of_the_planted_knob_is_named(stage):
     knob, trials = planted(stage)
-    failure = first_failing_stage(trials, (), frozenset({knob}))
+    failure = failing(trials, (), frozenset({knob}))
     assert failure.stage == stage
 
 
@@ -57,8 +62,8 @@ def test_a_dearer_stage_whose_knobs_need_no_undoing_is_not_named():
         return base.grown("decode", "mlp", "compute_s", 1.5) if "gemm.split_k" in values else base
 
     trials = trials_of(cost, mapping(formats__kv="fp8", gemm__split_k=4))
-    assert first_failing_stage(trials, (), frozenset({"gemm.split_k"})).stage == "tiling"
-    assert first_failing_stage(trials, (), trials.knobs).stage == "lowering"
+    assert failing(trials, (), frozenset({"gemm.split_k"})).stage == "tiling"
+    assert failing(trials, (), trials.knobs).stage == "lowering"
 
 
 def test_growth_below_the_tolerance_breaks_no_invariant():
@@ -66,7 +71,7 @@ def test_growth_below_the_tolerance_breaks_no_invariant():
         return replace(Cost().grown("decode", "mlp", "compute_s", 1.004), queueing=2.0) if values else Cost()
 
     trials = trials_of(cost, mapping(gemm__split_k=4))
-    assert first_failing_stage(trials, (), trials.knobs).stage == "quality_sla"
+    assert failing(trials, (), trials.knobs).stage == "quality_sla"
 
 
 def test_a_cost_that_grows_in_one_phase_only_counts_although_the_total_falls():
@@ -74,7 +79,7 @@ def test_a_cost_that_grows_in_one_phase_only_counts_although_the_total_falls():
         return Cost().grown("decode", "mlp", "compute_s", 0.5).grown("prefill", "mlp", "compute_s", 1.5) if values else Cost()
 
     trials = trials_of(cost, mapping(gemm__split_k=4))
-    failure = first_failing_stage(trials, (), trials.knobs)
+    failure = failing(trials, (), trials.knobs)
     assert failure.stage == "tiling"
     assert "prefill" in failure.evidence
     found = find_bottleneck(trials, trials.knobs)
@@ -92,7 +97,7 @@ def test_a_new_fallback_breaks_the_stage_that_took_the_decision_even_where_no_co
         return Cost(queueing=2.0, decisions=(fallback,)) if values else Cost(decisions=(decision("matrix", None),))
 
     trials = trials_of(cost, mapping(formats__kv="fp8"))
-    failure = first_failing_stage(trials, (), trials.knobs)
+    failure = failing(trials, (), trials.knobs)
     assert failure.stage == "lowering"
     assert failure.evidence == "gemm.backend@mlp.decode asks for matrix and gets vector: 1023 columns are not aligned"
 
@@ -100,7 +105,7 @@ def test_a_new_fallback_breaks_the_stage_that_took_the_decision_even_where_no_co
 def test_a_fallback_that_the_baseline_has_too_is_not_the_candidates_fault():
     known = (decision("vector", "1023 columns are not aligned"),)
     trials = trials_of(lambda values: Cost(queueing=2.0 if values else 1.0, decisions=known), mapping(formats__kv="fp8"))
-    assert first_failing_stage(trials, (), trials.knobs).stage == "quality_sla"
+    assert failing(trials, (), trials.knobs).stage == "quality_sla"
 
 
 def test_a_smaller_pool_that_makes_the_replay_preempt_fails_tiling_for_memory_capacity():
@@ -108,7 +113,7 @@ def test_a_smaller_pool_that_makes_the_replay_preempt_fails_tiling_for_memory_ca
         return Cost(blocks=100, preemptions=7, queueing=2.0) if values else Cost()
 
     trials = trials_of(cost, mapping(kv__memory_ratio=0.5))
-    failure = first_failing_stage(trials, (), trials.knobs)
+    failure = failing(trials, (), trials.knobs)
     assert failure.stage == "tiling"
     assert "from 16000 to 1600 tokens" in failure.evidence
     found = find_bottleneck(trials, trials.knobs)
@@ -119,14 +124,14 @@ def test_a_smaller_pool_that_makes_the_replay_preempt_fails_tiling_for_memory_ca
 def test_a_finding_against_the_candidate_fails_its_stage():
     trials = trials_of(lambda values: Cost(rejected=(("kv_capacity", len(values)),)), mapping(kv__memory_ratio=0.5))
     finding = Finding(code="requests_rejected", message="1 request never fits", effect="disproves", stage="tiling")
-    failure = first_failing_stage(trials, (finding,), trials.knobs)
+    failure = failing(trials, (finding,), trials.knobs)
     assert (failure.stage, failure.evidence) == ("tiling", "1 request never fits")
 
 
 def test_a_finding_that_no_earlier_stage_owns_is_charged_to_the_execution_knob_that_brings_it():
     trials = trials_of(lambda values: Cost(rejected=(("kv_capacity", len(values)),)), mapping(batching__max_batched_tokens=100_000))
     finding = Finding(code="requests_rejected", message="1 request never fits", effect="disproves", stage="tiling")
-    failure = first_failing_stage(trials, (finding,), trials.knobs)
+    failure = failing(trials, (finding,), trials.knobs)
     assert (failure.stage, failure.evidence) == ("execution", "1 request never fits")
 
 
@@ -138,7 +143,7 @@ def test_requests_beyond_the_context_limit_are_named_before_claims_and_are_no_la
     trials = trials_of(cost, mapping(batching__max_context_tokens=4200))
     limit = LIMITS["context_limit"]
     finding = Finding(code="requests_rejected", message="244 requests are refused", effect="disproves", stage=limit.stage)
-    failure = first_failing_stage(trials, (finding,), trials.knobs)
+    failure = failing(trials, (finding,), trials.knobs)
     assert (failure.stage, failure.evidence) == ("execution", "244 requests are refused")
     found = find_bottleneck(trials, trials.knobs)
     assert found is not None
@@ -152,7 +157,7 @@ def test_a_shrunken_pool_is_not_blamed_for_requests_that_the_context_limit_refus
         return Cost(blocks=900, rejected=(("context_limit", 5),)) if "kv.memory_ratio" in values else Cost()
 
     trials = trials_of(cost, mapping(kv__memory_ratio=0.85))
-    assert first_failing_stage(trials, (), trials.knobs).stage == "quality_sla"
+    assert failing(trials, (), trials.knobs).stage == "quality_sla"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from tests.models import LLAMA_8B
 
 LIMITS = {"batching.max_batched_tokens": 256, "batching.max_running": 32}
 HARMLESS = {
-    "graph.sizes": [1, 2, 4, 8, 16, 32, 64, 128, 256], "kv.memory_ratio": 0.85, "kv.block_tokens": 32, "all_reduce.one_shot_max_bytes": 262144,
+    "graph.sizes": [1, 2, 4, 8, 16, 32, 64, 128, 256], "kv.memory_ratio": 0.85, "kv.block_tokens": 32,
+    "all_reduce.one_shot_max_bytes": 262144,
     "kv.policy": "whole_prompt", "batching.unfit": "skip", "kv.watermark_ratio": 0.01, "kv.prefix_cache": True,
 }  # fmt: skip
 BAD = {

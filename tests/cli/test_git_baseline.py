@@ -237,3 +237,19 @@ def test_a_file_at_a_commit_is_a_file_and_no_folder(committed):
     assert commit.text(committed.folder / "experiments/loose.toml") == LOOSE
     assert commit.text(committed.folder / "experiments") is None
     assert commit.text(committed.folder / "gone/away.toml") is None
+
+
+def test_each_line_names_the_commit_that_changed_it_and_none_while_it_is_not_committed(committed):
+    git(committed.folder, "branch", "service")
+    committed.write("mapping.candidate.toml", committed.read("mapping.toml") + '\n[placement]\nweights = "host"\n')
+    git(committed.folder, "commit", "-q", "-a", "-m", "Keep weights: in host memory")
+    place = len(committed.read("mapping.candidate.toml").splitlines())
+    commit = git(committed.folder, "rev-parse", "--short=10", "HEAD").strip()
+    assert asked(baseline="git:service").candidate.commits[place] == f"{commit} Keep weights: in host memory"
+    committed.write("mapping.candidate.toml", committed.read("mapping.candidate.toml") + "copy_overlap = false\n")
+    commits = asked(baseline="git:service").candidate.commits
+    assert (commits[place].split()[0], place + 1 in commits) == (commit, False)
+    assert asked(baseline="mapping.toml").candidate.commits == {}
+    assert asked(baseline="git:service", candidate="git:main").candidate.commits == {}
+    found = json.loads(committed.replay("gate", "--baseline", "git:service", "--format", "json").stdout)["predicate"]
+    assert {row["knob"]: row["commit"] for row in found["knobs"]}["placement.weights"] == f"{commit} Keep weights: in host memory"

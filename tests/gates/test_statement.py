@@ -21,7 +21,8 @@ EXAMPLES = documents.shipped_path("schemas") / "examples"
 SCHEMA = documents.load_schema("verdict.v1")
 PREDICATE_NAMES = [
     "schema_version", "tool", "decision", "basis", "reasons", "first_failing_stage", "bottleneck_class", "claims", "improved",
-    "bottleneck", "knobs", "attribution", "cohorts", "mitigation", "owners", "per_trace", "guardrails", "inputs", "plan", "evidence", "fidelity", "sustained",
+    "stages", "bottleneck", "knobs", "attribution", "cohorts", "mitigation", "owners", "per_trace", "guardrails", "inputs", "plan",
+    "evidence", "fidelity", "sustained",
 ]  # fmt: skip
 INPUTS = [
     InputRecord(role="policy", name="policy.toml", digest="sha256:" + "05" * 32),

@@ -29,8 +29,6 @@ MISSES = {
     ],
     "S05-one-more-row": [*undecided("tiling", "compute"), *NOT_RELEASED],
     "S18-uniform-routing": [*undecided("execution", "interconnect"), *NOT_RELEASED],
-    # A capacity policy is a knob of execution, whose preemptions the text counts as tiling's.
-    "S09-admitted-by-chunks": ["stage: want tiling, got execution"],
 }
 
 
