@@ -19,10 +19,14 @@ Document = dict[str, Any]
 def mitigation(
     trials: Trials, revert: SmallestRevert, owners: Owners, file: MappingFile | None, bottleneck: Bottleneck | None, *, by_chip: bool
 ) -> Document:
-    """Return the verdict's `mitigation`; `by_chip`: other accelerators are judged too, so undoing a knob on this one alone is narrower."""
+    """Return the verdict's `mitigation`; `by_chip`: other accelerators are judged too, so undoing a knob on this one alone is narrower.
+
+    Nothing narrower is sought where the candidate's own judgement is no regression: the place of a harm that is not shown is not known.
+    """
     replayer = trials.replayer
     place = (bottleneck.layer_type, bottleneck.phase) if bottleneck is not None else (None, None)
-    narrower = narrower_revert(trials, revert.knobs, place, by_chip=by_chip)
+    shown_harm = trials.judgement.basis == "regression"
+    narrower = narrower_revert(trials, revert.knobs, place, by_chip=by_chip) if shown_harm else None
     found: Document = {
         "revert": list(revert.knobs),
         "patch": revert_patch(file, revert.knobs, trials.baseline) if file is not None else None,
