@@ -82,7 +82,10 @@ def _calibrate_kernels(files: tuple[Path, ...], out: Path, update: bool, seed: i
         if not isinstance(one, MeasuredSet):
             rows = f"{len(one.seconds)} rows of {kind} on {one.hardware}"
             click.echo(f"skipped {rows}: wholes are predicted from calibrated kernels, never fitted")
-    sets = _with_enough_rows(joined(one for _, one in found if isinstance(one, MeasuredSet)))
+        elif one.is_pinned:
+            click.echo(f"skipped {len(one.seconds)} rows of {kind} {one.variant} on {one.hardware}: the library did not choose their tile")
+    kernels = (one for _, one in found if isinstance(one, MeasuredSet))
+    sets = _with_enough_rows(joined(one for one in kernels if not one.is_pinned))
     if not sets:
         want = "at least as many timings of a kernel as its family has parameters"
         raise SpecError("--measurements", "nothing that can be fitted", want, "time more shapes; `replay fidelity` judges wholes")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gates.statistics.blocks import Counts, Floats
+from replay.calibration.kinds.gemm import pinned_cells
 from replay.execution.step_costs import PricedKernel, price_kernels
 from replay.lowering.kernel_plan import FORMAT_BYTES, Kernel
 from replay.lowering.op_graph import AttentionShape, MatmulShape
@@ -31,7 +32,7 @@ SHAPES_PER_KERNEL = 8
 def measure_next(replayer: Replayer, arms: Sequence[MappingSpec], kernels: Sequence[str]) -> dict[str, list[Row]]:
     """Return the shapes of the named kernels under each mapping, by kind of measurement file (`gemm`, `attention_context`, ...).
 
-    Kernels that no file of timings can stand for are left out: those of other families, and those whose tile a mapping pins.
+    Kernels that no file of timings can stand for are left out: those of other families, and attention whose tile a mapping pins.
     """
     found: dict[str, dict[tuple[Any, ...], Row]] = {}
     for mapping in arms:
@@ -80,10 +81,11 @@ def _shapes(kernel: Kernel, rows: tuple[Counts, Counts], replayer: Replayer, map
         return
     device, on_device = replayer.hardware, mapping.on(replayer.hardware.name)
     if isinstance(kernel.shape, MatmulShape) and kernel.is_dense:
-        bins = list(product_bins(kernel, device, on_device, max(counts)))
-        if all(bin_.tile is None and bin_.backend == "matrix" for bin_ in bins):
-            sizes = {"n": kernel.matmul.columns, "k": kernel.matmul.depth}
-            yield from (("gemm", {"dtype": product_format(kernel).name, "m": count, **sizes}) for count in counts)
+        sizes = {"n": kernel.matmul.columns, "k": kernel.matmul.depth}
+        for bin_ in product_bins(kernel, device, on_device, max(counts)):
+            inside = [count for count in counts if bin_.first_row <= count <= bin_.last_row and bin_.backend == "matrix"]
+            pins = pinned_cells(bin_.tile, bin_.called_split)
+            yield from (("gemm", {"dtype": product_format(kernel).name, "m": count, **sizes, **pins}) for count in inside)
     elif isinstance(kernel.shape, AttentionShape) and all(b.tile is None for b in attention_bins(kernel, device, on_device, max(counts))):
         shape = kernel.attention
         formats = {"attn_dtype": "bfloat16", "kv_dtype": "fp8" if FORMAT_BYTES[kernel.kv_format] < FORMAT_BYTES["bf16"] else "bfloat16"}

@@ -165,8 +165,8 @@ def _other_format(before: _Measured, later: _Measured) -> bool:
 def _entry(measured: MeasuredSet, document: CalibrationDocument | None) -> tuple[FamilyCalibration | None, str]:
     if document is None:
         return None, "datasheet"
-    own = document.find(measured.family.name, measured.variant, measured.stack)
-    found = own or document.find(measured.family.name, measured.variant, None)
+    own = document.find(measured.family.name, measured.fitted_variant, measured.stack)
+    found = own or document.find(measured.family.name, measured.fitted_variant, None)
     if found is None:
         return None, "datasheet"
     others = [document.hardware] * (document.hardware != measured.hardware) + [found.stack] * (own is None)

@@ -34,6 +34,16 @@ class MeasuredSet:
     """(reason, rows) that were read and cannot be used."""
 
     @property
+    def is_pinned(self) -> bool:
+        """Whether the kernels had a tile or split of the caller's, which no calibration is fitted on."""
+        return "@" in self.variant
+
+    @property
+    def fitted_variant(self) -> str:
+        """The variant whose calibration predicts the rows."""
+        return self.variant.partition("@")[0]
+
+    @property
     def family_name(self) -> str:
         """Name of the kernel family in reports."""
         return self.family.name

@@ -63,6 +63,11 @@ class ProductBin:
     table: TunedTile | None = None
     """The entry of a tuned table, where one is looked up; `tile` is its tile, or None where that cannot run."""
 
+    @property
+    def called_split(self) -> int | None:
+        """The split that the kernel is called with: the pinned one; tuned kernels do not split; None where it is chosen."""
+        return 1 if self.split is None and self.table is not None and self.tile is not None else self.split
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionBin:

@@ -15,10 +15,12 @@ from replay.tiling.families import vector_gemm
 from replay.tiling.families.arithmetic import FP16_STORED
 from replay.tiling.families.expert_tiles import ExpertTiles, marlin_tiles, vllm_block_tiles, vllm_tiles
 from replay.tiling.families.experts import EXPERTS
-from replay.tiling.families.gemm import GemmFamily, gemm_family, gemm_shapes
+from replay.tiling.families.family import Shapes
+from replay.tiling.families.gemm import GemmFamily, gemm_family, gemm_shapes, pinned_variant
 from replay.tiling.families.gemm_paths import gemm_paths
 from replay.tiling.families.vector_gemm import VectorGemmFamily
 from replay.tiling.library import UNCALIBRATED_ERROR_RATIO, Cost, KernelLibrary, Timed
+from replay.tiling.measured_hull import HULLS
 from replay.tiling.terms import Array
 
 GEMM = "gemm"
@@ -63,10 +65,11 @@ def price_product(kernel: Kernel, rows: Array, bin_: ProductBin, library: Kernel
     if kernel.sparse:
         return _sparse_product(kernel, rows, bin_, library, family, found)
     one = shape.groups_count == 1
-    model = library.model(family, found, wanted=variant, exact=one, timed=_timed_product(family, bin_, library, stack, exact=one))
-    shapes = gemm_shapes(rows, np.array(float(shape.columns)), np.array(float(shape.depth)))
     tiles = None if bin_.tile is None else (bin_.tile,)
-    split = 1 if bin_.split is None and bin_.table is not None and tiles is not None else bin_.split  # tuned kernels do not split
+    split = bin_.called_split
+    shapes = gemm_shapes(rows, np.array(float(shape.columns)), np.array(float(shape.depth)))
+    timed = _timed_product(replace(family, tile=bin_.tile, split=split), shapes, library, stack, exact=one)
+    model = library.model(family, found, wanted=variant, exact=one, timed=timed)
     choice = family.choices(shapes, library.device, model.parameters, tiles=tiles, split=split)
     # Groups of columns are priced as one product of all columns; what the further groups read of their own comes on top.
     read_bytes = (shape.groups_count - 1) * rows * shape.depth * FORMAT_BYTES[kernel.activations_format]
@@ -96,12 +99,21 @@ def _sparse_product(
     return ProductChoice(cost=cost, tile=choice.tile, split=choice.split, waves=choice.waves, padding_ratio=padding)
 
 
-def _timed_product(family: GemmFamily, bin_: ProductBin, library: KernelLibrary, stack: str, *, exact: bool) -> Timed | None:
-    """Return the timings of a product; they ran with the weights in rotation, and with tiles that the library chose."""
-    found = library.timings(GEMM, (family.format.name,), stack)
-    rotation = gemm_paths(family.format.name, found.stack if found else stack, library.device.cache_bytes).rotation
+def _timed_product(family: GemmFamily, shapes: Shapes, library: KernelLibrary, stack: str, *, exact: bool) -> Timed | None:
+    """Return the timings of a product with the family's tile and split; they ran with the weights in rotation.
+
+    Where there are none, those with tiles that the library chose only say how far the model is off.
+    """
+    own = pinned_variant(family.format.name, family.tile, family.split)
+    found = library.timings(GEMM, (own,), stack)
+    if found is not None and not len(found.like(shapes, HULLS[GEMM]).seconds):
+        found = None
+    chosen = library.timings(GEMM, (family.format.name,), stack) if found is None else found
+    rotation = gemm_paths(family.format.name, chosen.stack if chosen else stack, library.device.cache_bytes).rotation
     ran = replace(family, paths=replace(family.paths, rotation=rotation))
-    return Timed.of(found, family=ran, exact=exact and bin_.tile is None and bin_.split is None)
+    if found is None:
+        ran = replace(ran, tile=None, split=None)
+    return Timed.of(chosen, family=ran, exact=exact and found is not None)
 
 
 def _on_vector_units(kernel: Kernel, rows: Array, library: KernelLibrary, stack: str) -> ProductChoice:

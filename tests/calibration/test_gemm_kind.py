@@ -129,3 +129,30 @@ def test_every_shared_file_is_read_as_it_is(shared):
         assert part.skipped == ()
         assert (part.seconds > 0).all()
         assert np.quantile(part.seconds / part.family.bound_s(part.shapes, read_hardware(part.hardware)), 0.01) > 1, places([part])
+
+
+TILED = "m,n,k,tile_m,tile_n,tile_k,split_k,ms"
+
+
+def test_tiles_and_splits_of_the_callers_are_sets_of_their_own():
+    rows = ["1,4096,1024,64,128,64,,0.01", "2,4096,1024,64,128,64,,0.01", "1,4096,1024,,,,4,0.02", "1,4096,1024,,,,,0.03"]
+    found = {part.variant: part for part in read(TILED, *rows)}
+    assert set(found) == {"bf16@split 4", "bf16@64x128x64", "bf16"}
+    assert found["bf16@64x128x64"].seconds.tolist() == pytest.approx([1e-5, 1e-5])
+    assert (found["bf16@64x128x64"].family.tile, found["bf16@split 4"].family.split) == ((64, 128, 64), 4)
+    assert [part.is_pinned for part in found.values()].count(True) == 2
+    assert {part.fitted_variant for part in found.values()} == {"bf16"}
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("1,4096,1024,64,,64,,0.01", "a tile without tile_n"),
+        ("1,4096,1024,64,0,64,,0.01", "tile_n"),
+        ("1,4096,1024,4096,4096,64,,0.01", "a tile that one unit holds"),
+        ("1,4096,1024,,,,2.5,0.01", "split_k"),
+    ],
+)
+def test_a_tile_that_cannot_be_is_one_sentence(row, says):
+    with pytest.raises(SpecError, match=says):
+        read(TILED, row)

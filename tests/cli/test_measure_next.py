@@ -2,9 +2,11 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 
+from replay.calibration.kinds.gemm import TILE
 from replay.catalog.hardware import read_hardware
 from replay.tiling.families.gemm import gemm_family, gemm_shapes
 from replay.tiling.library import KernelLibrary
@@ -21,6 +23,18 @@ def predicted_ms(row, stack):
     sizes = [np.array([int(row[name])]) for name in "mnk"]
     model = library.model(gemm_family(row["dtype"], stack, device), library.find("gemm", (row["dtype"],), stack))
     return 1e3 * float(model.cost(gemm_shapes(*sizes), device).time_s[0])
+
+
+def tiled_ms(row):
+    """What the model says of a row with its tile, where it names one."""
+    device = read_hardware(row["gpu"])
+    library = KernelLibrary(device=device)
+    stack = library.stack(("gemm",), "auto")
+    tile = tuple(int(row[name]) for name in TILE) if row["tile_m"] else None
+    family = replace(gemm_family(row["dtype"], stack, device), tile=tile)
+    shapes = gemm_shapes(*(np.array([int(row[name])]) for name in "mnk"))
+    model = library.model(family, library.find("gemm", (row["dtype"],), stack))
+    return 1e3 * float(model.cost(shapes, device).time_s[0])
 
 
 def gate(project, *arguments):
@@ -55,3 +69,24 @@ def test_timings_of_the_shapes_asked_for_take_the_models_error_out_of_the_verdic
     assert after["basis"] == "proven_safe"
     assert not any(claim["reason_code"] == "model_error_too_large" for claim in after["claims"])
     assert "measure_next" not in {reason["code"] for reason in after["reasons"]}
+
+
+def test_a_tile_change_is_decided_by_timings_of_both_tiles(project):
+    project.write("b.toml", 'name = "b"\n[gemm]\ntile = [128, 128, 64]\n')
+    project.write("c.toml", 'name = "c"\n[gemm]\ntile = [128, 128, 64]\n"tile@mlp.decode" = [64, 64, 64]\n')
+    project.write("policy.toml", POLICY)
+    before = gate(project)
+    assert before["basis"] == "inconclusive"
+    path = project.folder / "replay-out" / "evidence" / "measure-next.csv"
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert {row["tile_n"] for row in rows} == {"64", "128"}
+    [time] = [name for name in rows[0] if name.startswith("ms")]
+    for row in rows:
+        row[time] = f"{tiled_ms(row):.6f}"
+    with (project.folder / "measured.csv").open("w") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    after = gate(project, "--measurements", "measured.csv")
+    assert after["basis"] in ("proven_safe", "regression")
+    assert not any(claim["reason_code"] == "model_error_too_large" for claim in after["claims"])

@@ -14,7 +14,7 @@ from replay.pipeline import Replayer, compile_mapping, source_seconds, trusted_s
 from replay.specs.measured import MeasuredKernels
 from replay.tiling.families.decode_attention import DecodeAttention, decode_shapes
 from replay.tiling.families.decode_paths import FLASH3
-from replay.tiling.families.gemm import gemm_family, gemm_shapes
+from replay.tiling.families.gemm import gemm_family, gemm_shapes, pinned_variant
 from replay.tiling.measured_hull import Hull, Timings, log_ratios
 from replay.tiling.step_table import MEASURED_ERROR_RATIO
 from replay.tiling.terms import combine
@@ -137,6 +137,41 @@ def test_a_pinned_tile_shares_the_correction_and_is_not_measured():
     free, known = tables(product(), lines=lines)
     assert ratios(free, known)[[1, 16, 17]] == pytest.approx(1.3, rel=1e-6)
     assert measured_rows(known, "down_proj")[0] == 17
+
+
+def tiled(tile, split=None, factor=1.7, **more):
+    """Measured multiplies with a tile of the caller's, which take `factor` times what their model says."""
+    device = round_hardware()
+    family = replace(gemm_family("bf16", "", device), tile=tile, split=split)
+    shapes = gemm_shapes(ROWS, more.pop("columns", 4096), more.pop("depth", 14336))
+    return kernels("gemm", pinned_variant("bf16", tile, split), shapes, factor * family.seconds(shapes, device, start(family)), **more)
+
+
+@pytest.mark.parametrize(
+    ("tile", "split", "lines"),
+    [
+        ((64, 64, 64), None, ("tile = [64, 64, 64]",)),
+        ((64, 64, 64), 2, ("tile = [64, 64, 64]", "split_k = 2")),
+        (None, 4, ("split_k = 4",)),
+    ],
+)
+def test_timings_with_the_tile_that_a_mapping_pins_decide_that_kernel_alone(tile, split, lines):
+    free, known = tables(tiled(tile, split), lines=("[gemm]", *lines))
+    assert ratios(free, known)[[1, 16, 256]] == pytest.approx(1.7, rel=1e-6)
+    assert len(measured_rows(known, "down_proj"))
+    assert not len(measured_rows(known, "gate_up"))
+    free, known = tables(tiled(tile, split))
+    assert free == known
+    free, known = tables(product(), tiled(tile, split), lines=("[gemm]", *lines))
+    assert ratios(free, known)[[1, 256]] == pytest.approx(1.7, rel=1e-6)
+
+
+def test_where_only_other_shapes_were_timed_with_the_tile_the_librarys_choice_corrects_it():
+    lines = ("[gemm]", "tile = [64, 64, 64]")
+    free, known = tables(product(), tiled((64, 64, 64), columns=28672, depth=4096), lines=lines)
+    assert ratios(free, known)[[1, 256]] == pytest.approx(1.3, rel=1e-6)
+    assert not len(measured_rows(known, "down_proj"))
+    assert len(measured_rows(known, "gate_up"))
 
 
 def test_weights_that_cross_the_link_are_not_measured():

@@ -60,6 +60,12 @@ class GemmChoice:
     """The joined terms, never below the physical bound."""
 
 
+def pinned_variant(format_name: str, tile: Tile | None, split: int | None) -> str:
+    """Return the name of a product's variant: the format, and the tile and the split where a mapping pins them."""
+    pins = [*(["x".join(map(str, tile))] if tile is not None else []), *([f"split {split}"] if split is not None else [])]
+    return format_name + (f"@{' '.join(pins)}" if pins else "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmFamily:
     """Products of one format by the kernels of one stack; shapes: `rows`, `columns`, `depth` of activations rows x depth."""
@@ -69,6 +75,9 @@ class GemmFamily:
     units_count: int
     """Units that the residual's features count waves over: those of the device it was fitted on."""
     name: str = "gemm"
+    tile: Tile | None = None
+    """The tile that runs; None for the automatic choice."""
+    split: int | None = None
 
     @property
     def parameters(self) -> tuple[ParameterDefinition, ...]:
@@ -81,20 +90,23 @@ class GemmFamily:
         return FEATURES
 
     def seconds(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Array:
-        """Return the time of the automatic choice for each shape [rows].
+        """Return the time of the family's own tile and split, or of the automatic choice, for each shape [rows].
 
         Raises:
             SpecError: a size below 1, or the device has no rate for the format.
         """
-        return self.choices(shapes, device, parameters).seconds
+        return self._own(shapes, device, parameters).seconds
 
     def terms(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> Terms:
-        """Return the terms of the automatic choice [rows], which `overlap_exponent` joins.
+        """Return the terms of the same [rows], which `overlap_exponent` joins.
 
         Raises:
             SpecError: as `seconds`.
         """
-        return self.choices(shapes, device, parameters).terms
+        return self._own(shapes, device, parameters).terms
+
+    def _own(self, shapes: Shapes, device: HardwareSpec, parameters: Parameters) -> GemmChoice:
+        return self.choices(shapes, device, parameters, tiles=None if self.tile is None else (self.tile,), split=self.split)
 
     def overlap_exponent(self, parameters: Parameters) -> float:
         """Return the exponent that joins execution and memory time."""
