@@ -7,7 +7,7 @@ READY := $(VENV)/ready
 BENCHES := replay_speed workload_percentiles tabulate mapping_search tail_speed stream_speed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench selfcheck-reference selfcheck-quick selfcheck-demo clean
+.PHONY: help docs demo test test-all lint bench selfcheck-reference selfcheck-quick selfcheck-demo clean
 
 help:
 	@echo 'make demo      gate the sample mapping change in traces/demo and print the verdict'
@@ -17,6 +17,7 @@ help:
 	@echo 'make bench     print the speed of replay and gate on this machine'
 	@echo 'make selfcheck-reference  measure the error rates of the statistics (300 trials; selfcheck-quick: 60)'
 	@echo 'make selfcheck-demo  make the error rates that the demo cites again (traces/demo/selfcheck.json, minutes)'
+	@echo 'make docs      build the documentation as a site in build/site'
 	@echo 'make clean     remove the environment and everything that was built'
 
 # A verdict of any kind ends well here (0, 10, 20, 30); a crash (1) or a usage error (2) does not.
@@ -52,6 +53,9 @@ selfcheck-quick: $(READY)
 
 selfcheck-demo: $(READY)
 	cd traces/demo && ../../$(BIN)/replay selfcheck --mapping mapping.toml --out selfcheck.json
+
+docs: $(READY)
+	$(BIN)/mkdocs build --strict --quiet --config-file docs/mkdocs.yml
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis traces/demo/replay-out
