@@ -10,7 +10,7 @@ BENCHES := replay_speed workload_percentiles tabulate mapping_search tail_speed 
 .PHONY: help docs demo test test-all lint bench selfcheck-reference selfcheck-quick selfcheck-demo clean
 
 help:
-	@echo 'make demo      gate the sample mapping change in traces/demo and print the verdict'
+	@echo 'make demo      gate the sample mapping change in traces/demo and the winner of a multiply sweep'
 	@echo 'make test      lint, type-check and test'
 	@echo 'make test-all  the same with the slow tests'
 	@echo 'make lint      lint and type-check only'
@@ -28,7 +28,15 @@ demo: $(READY)
 	echo; \
 	echo "replay gate ended with exit code $$code (0 release, 10 regression, 20 inconclusive, 30 invalid evidence)."; \
 	echo 'Files: traces/demo/replay-out/'; \
-	ls replay-out
+	ls replay-out; \
+	echo; \
+	echo 'The winner of a sweep of synthetic multiplies (mapping.gemm.toml), one step of 2,048 rows:'; \
+	../../$(BIN)/replay map --diff mapping.toml mapping.gemm.toml --prompt 2048 2>/dev/null \
+	| sed -nE 's/^  (qkv|o_proj|gate_up|down_proj)[^:]*: (time [^;]*);.*/  \1: \2/p'; \
+	echo 'and in service:'; \
+	echo; \
+	code=0; ../../$(BIN)/replay gate --candidate mapping.gemm.toml --out $(CURDIR)/build/demo-gemm || code=$$?; \
+	case $$code in 0|10|20|30) ;; *) exit $$code ;; esac
 
 test: lint
 	$(BIN)/python -m pytest
