@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ def clear_outcome(folder: Path) -> None:
     from gates.packet.evidence import check_place
 
     check_place(folder / EVIDENCE)
+    if (folder / EVIDENCE).is_dir():
+        shutil.rmtree(folder / EVIDENCE)
     for name, is_ours in ((VERDICT, _is_verdict), (PACKET, _is_index), (SIGNATURE, _is_envelope), (SUMMARY, _is_summary)):
         path = folder / name
         documents.check_writable(path)
