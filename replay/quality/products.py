@@ -7,6 +7,7 @@ it to an fp32 sum after an interval of the depth. Split-K takes the depth in par
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,9 +39,11 @@ WIDE = Accumulation()
 def product(rows: Values, weights: Values, accumulation: Accumulation = WIDE, parts: int = 1) -> Values:
     """Return rows [n, K] times weights [m, K] transposed -> [n, m]; `parts` ranges of K are summed on their own and then added in order."""
     depth = rows.shape[1]
-    edges = np.linspace(0, depth, min(parts, depth) + 1).astype(int)
+    if parts == 1:
+        return _sum(rows, weights, accumulation)
+    edges = np.linspace(0, depth, min(parts, depth) + 1).astype(int).tolist()
     total: Values | None = None
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in itertools.pairwise(edges):
         part = _sum(rows[:, first:last], weights[:, first:last], accumulation)
         total = part if total is None else total + part
     assert total is not None

@@ -28,8 +28,8 @@ class TensorFormat:
 
     element: Element
     shared_by: str = "none"
-    """Which values share a scale: `none` (no scale), `tensor`, `channel` (a row), `group` (`size` columns of a row) or `block` (`size` rows by
-    `size` columns).
+    """Which values share a scale: `none` (no scale), `tensor`, `channel` (a row), `group` (`size` columns of a row) or `block` (`size` rows
+    by `size` columns).
     """
     size: int = 0
     scale: str = "fp32"
@@ -77,7 +77,7 @@ class TensorFormat:
 
 
 def two_of_four(weights: Values) -> Values:
-    """Return a matrix [rows, columns] with the two smallest magnitudes of every four columns zero (2:4 sparsity); of equal ones the later go."""
+    """Return a matrix [rows, columns] with the two smallest magnitudes of every four columns zero (2:4); of equal ones the later go."""
     rows, columns = weights.shape
     tiled = np.pad(weights, ((0, 0), (0, -columns % 4))).reshape(rows, -1, 4)
     order = np.argsort(-np.abs(tiled), axis=2, kind="stable")

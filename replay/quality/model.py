@@ -1,0 +1,43 @@
+"""What the probe asks of a model, whatever its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from replay.quality.elements import Values
+from replay.quality.numerics import Numerics
+
+Tokens = Sequence[int]
+Observer = Callable[[str, str, Values, Callable[[Numerics], Values]], None]
+"""Told of each product and attention: layer type, name, its output, and what would give the output of other numerics on the same inputs."""
+
+
+class ProbeModel(Protocol):
+    """A model that can be run under any numerics."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of tokens that a probe may hold."""
+        ...
+
+    @property
+    def max_context_tokens(self) -> int | None:
+        """Longest probe with its answer; None where any length will do."""
+        ...
+
+    def labels(self, tokens: Tokens, answer: Tokens) -> Tokens:
+        """Return the tokens that `states` predict: those of the probe itself, or where it is another language, the answer."""
+        ...
+
+    def states(self, numerics: Numerics, tokens: Tokens, labels: Tokens, observe: Observer | None = None) -> Values:
+        """Return the states [labels, size] that `logits` turns into predictions of the labels."""
+        ...
+
+    def logits(self, numerics: Numerics, states: Values) -> Values:
+        """Return the logits of states [states, vocabulary of the labels]."""
+        ...
+
+    def answers(self, numerics: Numerics, probes: Sequence[Tokens], length: int) -> list[list[int]]:
+        """Return the likeliest continuation of each probe, token by token, at most `length` tokens."""
+        ...
