@@ -16,8 +16,8 @@ _ROWS = 256
 def attend(queries: Values, keys: Values, values: Values, *, window: int | None, parts: int, stored: Element | None) -> Values:
     """Return the outputs [rows, heads * size] of queries [rows, heads, size] that are the last of keys and values [tokens, kv heads, size].
 
-    Weights are rounded to `stored` before they multiply values, as one streaming kernel does; `parts` ranges of the keys have maxima and sums
-    of their own (FlashDecoding).
+    Weights are rounded to `stored` before they multiply values, as one streaming kernel does; `parts` ranges of the keys have maxima and
+    sums of their own (FlashDecoding).
     """
     before = len(keys) - len(queries)
     pieces = []

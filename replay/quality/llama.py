@@ -165,7 +165,8 @@ class LlamaModel:
     def _norm(self, numerics: Numerics, rows: Values, name: str) -> Values:
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = rows / np.sqrt(np.mean(rows * rows, axis=-1, keepdims=True, dtype=np.float32) + self._epsilon)
-            return _stored(scaled * self._weights.tensors[name], numerics)
+            normed: Values = scaled * self._weights.tensors[name]
+        return _stored(normed, numerics)
 
 
 def _stored(values: Values, numerics: Numerics) -> Values:
@@ -173,7 +174,7 @@ def _stored(values: Values, numerics: Numerics) -> Values:
 
 
 def _rotated(rows: Values, rotation: tuple[Values, Values]) -> Values:
-    """Return rows [tokens, heads, size] turned by their positions; the halves of a head are the two coordinates (as Hugging Face stores it)."""
+    """Return rows [tokens, heads, size] turned by their positions; the halves of a head are the two coordinates."""
     cosine, sine = rotation
     half = rows.shape[-1] // 2
     first, second = rows[..., :half], rows[..., half:]

@@ -22,6 +22,11 @@ class ProbeModel(Protocol):
         ...
 
     @property
+    def layer_types(self) -> Sequence[str]:
+        """Layer types that it has, of those that numerics are stated for."""
+        ...
+
+    @property
     def max_context_tokens(self) -> int | None:
         """Longest probe with its answer; None where any length will do."""
         ...

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from replay import documents
 from replay.errors import SpecError
 from replay.quality.elements import Values
-from replay.quality.weights.safetensors import StoredTensor
+from replay.quality.weights.stored_tensor import StoredTensor
 
 MAGIC = b"GGUF"
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,10 @@ import numpy.typing as npt
 
 from replay import documents
 from replay.errors import SpecError
-from replay.quality.elements import Values
+from replay.quality.weights.stored_tensor import StoredTensor
 
 _FORMATS = {"F64": "fp64", "F32": "fp32", "F16": "fp16", "BF16": "bf16"}
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredTensor:
-    """One tensor of a checkpoint."""
-
-    name: str
-    values: Values
-    stored_as: str
-    """Format in the file."""
 
 
 def read_safetensors(path: Path) -> Iterator[StoredTensor]:
