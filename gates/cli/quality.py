@@ -124,9 +124,7 @@ def _text(report: dict[str, Any]) -> list[str]:
     ]
     for row in report["by_prompt_bin"]:
         name = f"from {row['tokens_from']}" if row["tokens_to"] is None else f"{row['tokens_from']} to {row['tokens_to'] - 1}"
-        if row["figures"] is None:
-            lines.append(f"{name + ' tokens':24} {'no probe':>7}")
-        else:
+        if row["figures"] is not None:
             lines.append(_figures_line(f"{name} tokens", row["figures"]))
     floor = report["floor"]
     lines += [f"{'floor (another order)':24} {'':7} {_number(floor['kl_mean_nats'])} {'':9} {_number(floor['kl_max_nats'])}", ""]
@@ -148,7 +146,9 @@ def _reverts(report: dict[str, Any]) -> list[str]:
         f"{row['knob'] + ' of ' + row['layer_type']:44} {row['candidate']:>9} -> {row['baseline']:9} {_number(row['kl_mean_nats_left'])}"
         for row in report["reverts"]
     ]
-    return [f"{'undone alone':44} {'':22} {'KL left':>9}", *rows, ""] if rows else []
+    whole = report["attributed"]
+    title = f"{'undone alone, on the first ' + str(whole['items']) + ' probes':44} {'':22} {'KL left':>9}"
+    return [title, f"{'nothing undone':44} {'':22} {_number(whole['kl_mean_nats'])}", *rows, ""] if rows else []
 
 
 def _figures_line(name: str, row: dict[str, Any]) -> str:

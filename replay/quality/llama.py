@@ -16,7 +16,7 @@ import numpy as np
 from replay.quality.attention import attend
 from replay.quality.elements import Values
 from replay.quality.model import Observer, Tokens
-from replay.quality.numerics import Numerics
+from replay.quality.numerics import LAYERS, Numerics
 from replay.quality.prepared import PreparedWeights
 from replay.quality.weights.checkpoint import Checkpoint
 
@@ -53,6 +53,8 @@ class _Step:
 
 class LlamaModel:
     """One checkpoint of a dense Llama-like model."""
+
+    layer_types: Sequence[str] = (*LAYERS, "attention", "all")
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint, which must be of a transformer."""
@@ -165,7 +167,7 @@ class LlamaModel:
     def _norm(self, numerics: Numerics, rows: Values, name: str) -> Values:
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = rows / np.sqrt(np.mean(rows * rows, axis=-1, keepdims=True, dtype=np.float32) + self._epsilon)
-            normed: Values = scaled * self._weights.tensors[name]
+            normed = np.asarray(scaled * self._weights.tensors[name], dtype=np.float32)
         return _stored(normed, numerics)
 
 

@@ -42,8 +42,13 @@ class Probed:
     """Errors of layer types on the baseline's own inputs, worst first (`LayerErrors.rows`)."""
     reverts: tuple[dict[str, Any], ...]
     """Drift that is left with one knob of one layer type as the baseline has it, the one that helps most first."""
-    attributed_items: int
-    """Number of probes that layers and reverts are measured on."""
+    attributed: tuple[ProbedItem, ...]
+    """Probes that layers and reverts are measured on."""
+
+    @property
+    def attributed_kl_nats(self) -> float | None:
+        """Mean divergence on them, all formats together: what the reverts are to be compared with."""
+        return _mean_kl([item.compared for item in self.attributed]) if self.attributed else None
 
 
 def run_probes(
@@ -85,7 +90,7 @@ def run_probes(
         items=tuple(items),
         layers=tuple(_layer_errors(model, baseline, candidate, chosen)),
         reverts=tuple(_reverts(model, baseline, candidate, chosen, states, progress)),
-        attributed_items=len(chosen),
+        attributed=tuple(chosen),
     )
 
 
@@ -116,6 +121,8 @@ def _reverts(
     whole = _mean_kl([item.compared for item in items])
     rows = []
     for place in differing(candidate, baseline):
+        if place[1] not in model.layer_types:
+            continue
         progress(f"undoing {KNOB_OF[place[0]]} of {place[1]}")
         undone = candidate.with_places_of(baseline, [place])
         compared = [

@@ -19,7 +19,8 @@ START, STOP = 2, 3
 class RecurrentModel:
     """One checkpoint of a GRU encoder and decoder. Its cells are products of layer type `mlp`, its output layer is `lm_head`."""
 
-    max_context_tokens = None
+    max_context_tokens: int | None = None
+    layer_types: Sequence[str] = ("mlp", "lm_head", "all")
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Keep a checkpoint, which must be of a recurrent model."""

@@ -59,7 +59,7 @@ def report_document(run: ProbeRun) -> dict[str, Any]:
         },
         "layers": list(run.probed.layers),
         "reverts": list(run.probed.reverts),
-        "attributed_items": run.probed.attributed_items,
+        "attributed": {"items": len(run.probed.attributed), "kl_mean_nats": run.probed.attributed_kl_nats},
         "findings": list(_findings(items)),
         "limits": list(_limits(run)),
     }
