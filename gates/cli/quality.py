@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     metavar="PATH",
     help="Folder with config.json and safetensors, a GGUF file, or an .npz of a recurrent model.",
 )
-@click.option("--probes", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Prompts as token ids (JSON Lines).")
+@click.option("--probes", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Prompts: token ids, or texts (JSON Lines).")
 @click.option("--answer-tokens", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens of each greedy answer.")
 @click.option(
     "--attribution-tokens",
@@ -77,9 +77,9 @@ def _probe(mapping: str | None, baseline: str | None, weights: Path, probes: Pat
     project = current_project()
     after = chosen_mapping(mapping, project).mapping
     before = chosen_mapping(baseline, None).mapping if baseline is not None else None
-    asked = read_probes(probes)
     note(f"reading {weights}")
     checkpoint = read_checkpoint(weights)
+    asked = read_probes(probes, checkpoint.tokenizer)
     model = model_of(checkpoint)
     check_fit(asked, model, answer_tokens)
     sixteen_bit = checkpoint.sixteen_bit

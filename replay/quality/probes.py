@@ -11,9 +11,10 @@ from replay import documents
 from replay.errors import SpecError
 from replay.provenance import digest_bytes, digest_document
 from replay.quality.model import ProbeModel
+from replay.quality.weights.tokenizer import Tokenizer
 
-WANTED = 'JSON Lines of {"item_id": "a name", "tokens": [ids]}, optionally with "cluster"'
-_KEYS = {"item_id", "tokens", "cluster"}
+WANTED = 'JSON Lines of {"item_id": "a name", "tokens": [ids]} or "text" in place of tokens, optionally with "cluster"'
+_FORMS = ({"item_id", "tokens"}, {"item_id", "text"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +41,15 @@ class ProbeSet:
     digest: str
 
 
-def read_probes(path: Path) -> ProbeSet:
-    """Return the probes of a file (WANTED).
+def read_probes(path: Path, tokenizer: Tokenizer | None = None) -> ProbeSet:
+    """Return the probes of a file (WANTED); texts need the tokenizer of the weights.
 
     Raises:
         SpecError: a line is none, or an id stands twice.
     """
     data = documents.read_bytes(path, WANTED)
     lines = documents.decode(data, str(path), WANTED).splitlines()
-    probes = tuple(_probe(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip())
+    probes = tuple(_probe(line, f"{path}:{number}", tokenizer) for number, line in enumerate(lines, 1) if line.strip())
     seen: set[str] = set()
     for probe in probes:
         if probe.item_id in seen:
@@ -80,18 +81,30 @@ def _problems(found: ProbeSet, model: ProbeModel, answer_tokens: int) -> Iterato
             yield SpecError(where, got, f"at most {limit}, the model's context", "shorten the probe, or lower --answer-tokens")
 
 
-def _probe(line: str, where: str) -> Probe:
+def _probe(line: str, where: str, tokenizer: Tokenizer | None) -> Probe:
     document = documents.parse_json(line, where)
-    if not isinstance(document, dict) or not {"item_id", "tokens"} <= document.keys() <= _KEYS:
+    if not isinstance(document, dict) or document.keys() - {"cluster"} not in _FORMS:
         got = f"the keys {', '.join(list(document)[:6])}" if isinstance(document, dict) else "no JSON object"
         raise SpecError(where, got, WANTED, "write each prompt as the ids of its tokens")
-    item_id, tokens, cluster = document["item_id"], document["tokens"], document.get("cluster", document["item_id"])
+    item_id, cluster = document["item_id"], document.get("cluster", document["item_id"])
+    tokens, text = document.get("tokens"), document.get("text")
     if not isinstance(item_id, str) or not item_id or not isinstance(cluster, str):
         raise SpecError(where, "an item_id or cluster that is no text", "a name", "correct the line")
-    if not _are_tokens(tokens):
+    if text is not None:
+        tokens = _tokens_of(text, where, tokenizer)
+    if not isinstance(tokens, list) or not _are_tokens(tokens):
         raise SpecError(where, "tokens that are no list of two or more ids", "whole numbers from 0 on", "correct the line")
     return Probe(item_id=item_id, tokens=tokens, cluster=cluster)
 
 
-def _are_tokens(value: Any) -> bool:
-    return isinstance(value, list) and len(value) >= 2 and all(type(token) is int and token >= 0 for token in value)
+def _tokens_of(text: Any, where: str, tokenizer: Tokenizer | None) -> list[int]:
+    if tokenizer is None:
+        want = "`tokens`, or a GGUF file with a tokenizer of GPT-2 or SmolLM"
+        raise SpecError(where, "a text, and no tokenizer among the weights that can be read", want, "write the ids of the text's tokens")
+    if not isinstance(text, str):
+        raise SpecError(where, "a text that is none", "a text", "correct the line")
+    return tokenizer.encode(text, where)
+
+
+def _are_tokens(value: list[Any]) -> bool:
+    return len(value) >= 2 and all(type(token) is int and token >= 0 for token in value)

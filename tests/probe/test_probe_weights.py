@@ -37,7 +37,7 @@ def without(name):
 
 BROKEN = {
     "missing": (without("model.norm.weight"), CONFIG, "no tensor model.norm.weight"),
-    "shape": (random_tensors(), CONFIG | {"intermediate_size": 128}, r"the shape \(64, 96\); want \(64, 128\), as the config says"),
+    "shape": (random_tensors(), CONFIG | {"intermediate_size": 128}, r"the shape \(96, 64\); want \(128, 64\), as the config says"),
     "further": (random_tensors() | {"model.extra.weight": np.ones(3, np.float32)}, CONFIG, "does not ask for"),
     "rope": (random_tensors(), CONFIG | {"rope_scaling": {"type": "linear", "factor": 2.0}}, "scaled rotary embeddings"),
 }
@@ -130,18 +130,16 @@ def test_a_gguf_file_is_the_same_model_as_its_safetensors(tmp_path):
 
 def test_a_gguf_file_of_another_design_or_type_is_one_sentence(tmp_path):
     path = tmp_path / "m.gguf"
-    for metadata, said in (
-        ({"general.architecture": "gpt2"}, "architecture gpt2"),
-        ({"llama.rope.scaling.type": "yarn"}, "scaled by yarn"),
-    ):
-        path.write_bytes(gguf(METADATA | metadata, {}))
+    designs = {"general.architecture": ("gpt2", "architecture gpt2"), "llama.rope.scaling.type": ("yarn", "scaled by yarn")}
+    for key, (value, said) in designs.items():
+        path.write_bytes(gguf(METADATA | {key: value}, {}))
         with pytest.raises(SpecError, match=said):
             read_checkpoint(path)
     path.write_bytes(gguf(METADATA, {"token_embd.weight": (12, (101, 64), bytes(101 * 64))}))
     with pytest.raises(SpecError, match=r"token_embd.weight: the tensor type number 12; want one of F32, F16, Q4_0, Q4_1, Q8_0, BF16"):
         read_checkpoint(path)
     path.write_bytes(gguf(METADATA, {"token_embd.weight": (0, (101, 64), bytes(64))}))
-    with pytest.raises(SpecError, match="token_embd.weight with 25856 bytes"):
+    with pytest.raises(SpecError, match=r"token_embd.weight with 25856 bytes"):
         read_checkpoint(path)
 
 
@@ -170,7 +168,7 @@ def test_block_formats_are_those_of_a_loop_over_bytes(tmp_path):
 def test_arrays_of_a_recurrent_model_must_go_together(tmp_path):
     path = inside_package("g2p_en", "checkpoint20.npz")
     found = read_checkpoint(path)
-    assert sum(values.size for values in found.tensors.values()) == 830794
+    assert sum(values.size for values in found.tensors.values()) == 834890
     with np.load(path) as archive:
         arrays = dict(archive)
     np.savez(tmp_path / "cut.npz", **(arrays | {"dec_w_hh": arrays["dec_w_hh"][:, :-1]}))

@@ -18,6 +18,7 @@ from replay.quality.weights.gguf_llama import config_of, renamed
 from replay.quality.weights.recurrent_arrays import read_recurrent
 from replay.quality.weights.safetensors import read_safetensors
 from replay.quality.weights.stored_tensor import StoredTensor
+from replay.quality.weights.tokenizer import Tokenizer
 from replay.specs.model import ModelSpec
 
 WANTED = "a folder with config.json and safetensors files, a GGUF file, or an .npz of a recurrent encoder and decoder"
@@ -37,6 +38,8 @@ class Checkpoint:
     """None for a recurrent model."""
     rope_base: float = 10000.0
     norm_epsilon: float = 1e-6
+    tokenizer: Tokenizer | None = None
+    """What makes tokens of texts, where the files hold one that can be read."""
 
     @property
     def is_dequantised(self) -> bool:
@@ -85,7 +88,8 @@ def _gguf(path: Path) -> Checkpoint:
     config = config_of(file.metadata, str(path))
     found = [renamed(tensor, config) for tensor in file.tensors()]
     config["tie_word_embeddings"] = all(tensor.name != "lm_head.weight" for tensor in found)
-    return _transformer(found, config, str(path), digest_file(path))
+    checkpoint = _transformer(found, config, str(path), digest_file(path))
+    return replace(checkpoint, tokenizer=Tokenizer.of(file.metadata))
 
 
 def _transformer(found: Iterable[StoredTensor], config: Mapping[str, Any], where: str, digest: str) -> Checkpoint:

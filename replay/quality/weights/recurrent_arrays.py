@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from replay import documents
 from replay.errors import SpecError
 from replay.quality.elements import Values
 from replay.quality.weights.stored_tensor import StoredTensor
@@ -23,8 +25,9 @@ def read_recurrent(path: Path) -> list[StoredTensor]:
         SpecError: it is none, or an array is missing or of a shape that does not go with the others.
     """
     where = str(path)
+    data = documents.read_bytes(path, "an .npz of a GRU encoder and decoder")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             found = {name: archive[name] for name in archive.files}
     except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise SpecError(where, "it is no archive of NumPy arrays", "an .npz of a GRU encoder and decoder", "download it again") from error
