@@ -7,15 +7,16 @@ such as superscript digits.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from replay.errors import SpecError
 
-_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?[^\W\d_]+| ?{digits}| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+"
-_PATTERNS = {"gpt-2": _WORDS.replace("{digits}", r"\d+"), "smollm": _WORDS.replace(" ?{digits}", r"\d")}
-"""How words are cut, by the name in the file; SmolLM takes digits one by one."""
+_WORDS = re.compile(r"'s|'t|'re|'ve|'m|'ll|'d| ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+(?!\S)|\s+")
+_FIRST_CUTS = {"gpt-2": re.compile(r"(?!)"), "smollm": re.compile(r"(\d)")}
+"""Where a text is cut before words are, by the name in the file: SmolLM takes digits one by one."""
 
 
 class Tokenizer:
@@ -25,7 +26,7 @@ class Tokenizer:
         """Keep a vocabulary by id, merges in their order, and the name of how words are cut."""
         self._ids = {token: number for number, token in enumerate(tokens)}
         self._ranks = {tuple(merge.split(" ", 1)): rank for rank, merge in enumerate(merges)}
-        self._words = re.compile(_PATTERNS[words])
+        self._first_cut = _FIRST_CUTS[words]
         self._known: dict[str, list[int]] = {}
 
     @classmethod
@@ -33,7 +34,7 @@ class Tokenizer:
         """Return the tokenizer that a GGUF file holds; None where it is of another kind."""
         words = metadata.get("tokenizer.ggml.pre")
         tokens, merges = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.merges")
-        if metadata.get("tokenizer.ggml.model") != "gpt2" or words not in _PATTERNS or not tokens or not merges:
+        if metadata.get("tokenizer.ggml.model") != "gpt2" or words not in _FIRST_CUTS or not tokens or not merges:
             return None
         return cls(tokens, merges, words)
 
@@ -43,24 +44,21 @@ class Tokenizer:
         Raises:
             SpecError: a piece of it is not in the vocabulary.
         """
-        return [token for word in self._words.findall(text) for token in self._word(word, where)]
+        pieces = self._first_cut.split(text)
+        return [token for piece in pieces for word in _WORDS.findall(piece) for token in self._word(word, where)]
 
     def _word(self, word: str, where: str) -> list[int]:
         if word not in self._known:
             pieces = [_LETTERS[byte] for byte in word.encode()]
             while len(pieces) > 1:
-                ranked = [
-                    (self._ranks.get((pieces[place], pieces[place + 1]), len(self._ranks)), place) for place in range(len(pieces) - 1)
-                ]
-                rank, place = min(ranked)
-                if rank == len(self._ranks):
+                ranks = [self._ranks.get(pair, len(self._ranks)) for pair in itertools.pairwise(pieces)]
+                place = ranks.index(min(ranks))
+                if ranks[place] == len(self._ranks):
                     break
                 pieces[place : place + 2] = [pieces[place] + pieces[place + 1]]
             unknown = [piece for piece in pieces if piece not in self._ids]
             if unknown:
-                raise SpecError(
-                    where, f"{word[:40]!a} is not in the vocabulary", "a text of the model's own signs", "give `tokens` instead"
-                )
+                raise SpecError(where, f"{word[:40]!a} is not in the vocabulary", "signs that it has", "give `tokens` instead")
             self._known[word] = [self._ids[piece] for piece in pieces]
         return self._known[word]
 
