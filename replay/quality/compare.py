@@ -19,6 +19,14 @@ _ROWS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """An arithmetic and the states that it gave for one probe [labels, size]."""
+
+    numerics: Numerics
+    states: Values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """Predictions of one probe's labels [labels]; NaN where an arm's logits are not finite."""
 
@@ -35,35 +43,54 @@ class Compared:
     """Predictions with NaN or infinity among the candidate's logits."""
 
 
-def compare(model: ProbeModel, baseline: Numerics, candidate: Numerics, states: tuple[Values, Values], labels: Tokens) -> Compared:
-    """Return the predictions of labels from both arms' states [labels, size]."""
-    parts = []
+def compare(model: ProbeModel, baseline: Arm, others: Sequence[Arm], labels: Tokens) -> list[Compared]:
+    """Return the predictions of labels by each of the others beside the baseline's."""
+    parts: list[list[tuple[Any, ...]]] = [[] for _ in others]
     for first in range(0, len(labels), _ROWS):
         rows = slice(first, first + _ROWS)
-        logits = [model.logits(numerics, own[rows]).astype(np.float64) for numerics, own in zip((baseline, candidate), states, strict=True)]
-        parts.append(_rows(logits[0], logits[1], np.asarray(labels[rows])))
+        before = _Predicted.of(model, baseline, rows)
+        for found, other in zip(parts, others, strict=True):
+            found.append(before.beside(_Predicted.of(model, other, rows), np.asarray(labels[rows])))
+    return [_compared(found, baseline, other) for found, other in zip(parts, others, strict=True)]
+
+
+def _compared(parts: Sequence[tuple[Any, ...]], baseline: Arm, other: Arm) -> Compared:
     kl, before, after, equal, broken = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Compared(
-        kl_nats=kl, nll_baseline_nats=before, nll_candidate_nats=after, top1_equal=equal, cosine=_cosine(states[0][-1], states[1][-1]),
+        kl_nats=kl,
+        nll_baseline_nats=before,
+        nll_candidate_nats=after,
+        top1_equal=equal,
+        cosine=_cosine(baseline.states[-1], other.states[-1]),
         not_finite=int(broken.sum()),
-    )  # fmt: skip
+    )
 
 
-def _rows(before: Floats, after: Floats, labels: npt.NDArray[np.int64]) -> tuple[Any, ...]:
-    with np.errstate(invalid="ignore", over="ignore"):
-        logs = [logits - _log_sum(logits) for logits in (before, after)]
-        kl = (np.exp(logs[0]) * (logs[0] - logs[1])).sum(axis=1)
-    places = np.arange(len(labels))
-    nll = [np.where(np.isfinite(own).all(axis=1), -own[places, labels], np.nan) for own in logs]
-    broken = ~np.isfinite(after).all(axis=1)
-    equal = (before.argmax(axis=1) == after.argmax(axis=1)) & ~broken
-    return np.where(np.isnan(nll[0]) | np.isnan(nll[1]), np.nan, np.maximum(kl, 0.0)), *nll, equal, broken
+@dataclass(frozen=True, slots=True)
+class _Predicted:
+    """Distributions of a few predictions [predictions, vocabulary], and which of them are finite [predictions]."""
 
+    logs: Floats
+    shares: Floats
+    best: npt.NDArray[np.int64]
+    finite: npt.NDArray[np.bool_]
 
-def _log_sum(logits: Floats) -> Floats:
-    most = logits.max(axis=1, keepdims=True)
-    found: Floats = most + np.log(np.exp(logits - most).sum(axis=1, keepdims=True))
-    return found
+    @classmethod
+    def of(cls, model: ProbeModel, arm: Arm, rows: slice) -> _Predicted:
+        logits = model.logits(arm.numerics, arm.states[rows]).astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            logs = logits - logits.max(axis=1, keepdims=True)
+            shares = np.exp(logs)
+            sums = shares.sum(axis=1, keepdims=True)
+            return cls(logs - np.log(sums), shares / sums, logits.argmax(axis=1), np.asarray(np.isfinite(logits).all(axis=1)))
+
+    def beside(self, other: _Predicted, labels: npt.NDArray[np.int64]) -> tuple[Any, ...]:
+        places = np.arange(len(labels))
+        nll = [np.where(own.finite, -own.logs[places, labels], np.nan) for own in (self, other)]
+        with np.errstate(invalid="ignore", over="ignore"):
+            kl = np.maximum(np.einsum("ij,ij->i", self.shares, self.logs - other.logs), 0.0)
+        both = self.finite & other.finite
+        return np.where(both, kl, np.nan), *nll, (self.best == other.best) & both, ~other.finite
 
 
 def _cosine(one: Values, other: Values) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from replay.quality.attention import attend
 from replay.quality.elements import Values
-from replay.quality.model import Observer, Tokens
+from replay.quality.model import Answer, Observer, Tokens
 from replay.quality.numerics import LAYERS, Numerics
 from replay.quality.prepared import PreparedWeights
 from replay.quality.weights.checkpoint import Checkpoint
@@ -81,24 +81,23 @@ class LlamaModel:
 
     def states(self, numerics: Numerics, tokens: Tokens, labels: Tokens, observe: Observer | None = None) -> Values:
         """Return the states after each token but the last [tokens - 1, hidden], after the last norm."""
-        return self._prompt(numerics, tokens[:-1], self._empty_cache(), observe)
+        return self._prompt(numerics, tokens, self._empty_cache(), observe)[:-1]
 
     def logits(self, numerics: Numerics, states: Values) -> Values:
         """Return the logits of states [states, vocabulary]."""
         return self._weights.product(self._head, "lm_head", states, numerics, "decode")
 
-    def answers(self, numerics: Numerics, probes: Sequence[Tokens], length: int) -> list[list[int]]:
-        """Return the likeliest continuations; all sequences decode together."""
+    def answers(self, numerics: Numerics, probes: Sequence[Tokens], length: int) -> list[Answer]:
+        """Return the likeliest continuations, and the states of the prompts; all sequences decode together."""
         caches = [self._empty_cache() for _ in probes]
-        last = [self._prompt(numerics, probe, cache)[-1:] for probe, cache in zip(probes, caches, strict=True)]
-        answers: list[list[int]] = [[] for _ in probes]
-        for _ in range(length):
-            chosen = self.logits(numerics, np.concatenate(last)).argmax(axis=1)
-            for answer, token in zip(answers, chosen, strict=True):
-                answer.append(int(token))
-            if len(answers[0]) < length:
-                hidden = self._step(numerics, _Step([[answer[-1]] for answer in answers], caches, "decode"))
-                last = [hidden[place : place + 1] for place in range(len(probes))]
+        states = [self._prompt(numerics, probe, cache) for probe, cache in zip(probes, caches, strict=True)]
+        last = np.concatenate([own[-1:] for own in states])
+        answers = [Answer(tokens=[], states=own[:-1]) for own in states]
+        for place in range(length):
+            for answer, token in zip(answers, self.logits(numerics, last).argmax(axis=1), strict=True):
+                answer.tokens.append(int(token))
+            if place < length - 1:
+                last = self._step(numerics, _Step([answer.tokens[-1:] for answer in answers], caches, "decode"))
         return answers
 
     def _empty_cache(self) -> _Cache:

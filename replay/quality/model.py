@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from replay.quality.elements import Values
@@ -11,6 +12,15 @@ from replay.quality.numerics import Numerics
 Tokens = Sequence[int]
 Observer = Callable[[str, str, Values, Callable[[Numerics], Values]], None]
 """Told of each product and attention: layer type, name, its output, and what would give the output of other numerics on the same inputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a model answers to a probe."""
+
+    tokens: list[int]
+    states: Values | None = None
+    """What `ProbeModel.states` gives for the probe, where it was made on the way."""
 
 
 class ProbeModel(Protocol):
@@ -43,6 +53,6 @@ class ProbeModel(Protocol):
         """Return the logits of states [states, vocabulary of the labels]."""
         ...
 
-    def answers(self, numerics: Numerics, probes: Sequence[Tokens], length: int) -> list[list[int]]:
+    def answers(self, numerics: Numerics, probes: Sequence[Tokens], length: int) -> list[Answer]:
         """Return the likeliest continuation of each probe, token by token, at most `length` tokens."""
         ...

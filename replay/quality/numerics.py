@@ -104,14 +104,16 @@ class Numerics:
         return self.values["sparsity", layer] == "2:4"
 
     def activations(self, layer: str) -> TensorFormat | None:
-        """Return the format in which activations reach a layer type's products; None: not rounded."""
+        """Return the format in which activations reach a layer type's products; None: as they come."""
         stated = str(self.values["activations", layer])
-        return ACTIVATIONS.get(self.sixteen_bit if stated == "model" else stated)
+        form = ACTIVATIONS.get(self.sixteen_bit if stated == "model" else stated)
+        return None if form is not None and form == PLAIN.get(str(self.values["stream", "all"])) else form
 
     def cache(self) -> TensorFormat | None:
-        """Return the format of the key-value cache; None: not rounded."""
+        """Return the format of the key-value cache; None: as keys and values come."""
         stated = str(self.values["cache", "attention"])
-        return CACHE.get(self.sixteen_bit if stated == "model" else stated)
+        form = CACHE.get(self.sixteen_bit if stated == "model" else stated)
+        return None if form is not None and form == PLAIN.get(str(self.values["stream", "all"])) else form
 
     def accumulation(self, layer: str) -> Accumulation:
         """Return how a layer type's sums are kept."""
@@ -134,8 +136,11 @@ class Numerics:
         return replace(self, values={**self.values, **dict.fromkeys(aspects, parts)}, mapping=None)
 
     def with_places_of(self, other: Numerics, places: Iterable[Place]) -> Numerics:
-        """Return the same with these places as another has them."""
-        return replace(self, values={**self.values, **{place: other._stated(place) for place in places}})
+        """Return the same with these places as another has them; what passes between products takes along what reaches them."""
+        wanted = set(places)
+        if ("stream", "all") in wanted:
+            wanted |= {("activations", layer) for layer in LAYERS}
+        return replace(self, values={**self.values, **{place: other._stated(place) for place in wanted}})
 
     def effects(self) -> tuple[object, ...]:
         """Return what decides the numbers; the same for two that compute alike."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from replay.quality.compare import Answers, Compared, compare, figures
+from replay.quality.compare import Answers, Arm, Compared, compare, figures
 from replay.quality.elements import Values
 from replay.quality.layer_errors import LayerErrors
 from replay.quality.model import ProbeModel, Tokens
@@ -71,20 +71,18 @@ def run_probes(
     progress("answering as the candidate does")
     after = model.answers(candidate, prompts, answer_tokens)
     items, states = [], []
-    for place, probe in enumerate(probes):
+    for place, (probe, own, other) in enumerate(zip(probes, before, after, strict=True)):
         progress(f"comparing probe {place + 1} of {len(probes)}")
-        labels = model.labels(probe.tokens, before[place])
-        own, other, again = (model.states(one, probe.tokens, labels) for one in (baseline, candidate, baseline.with_order(FLOOR_PARTS)))
-        states.append(own)
-        items.append(
-            ProbedItem(
-                probe=probe,
-                labels=labels,
-                answers=Answers(baseline=before[place], candidate=after[place]),
-                compared=compare(model, baseline, candidate, (own, other), labels),
-                floor=compare(model, baseline, baseline.with_order(FLOOR_PARTS), (own, again), labels),
-            )
-        )
+        labels = model.labels(probe.tokens, own.tokens)
+        arms = [
+            _arm(model, baseline, probe, labels, own.states),
+            _arm(model, candidate, probe, labels, other.states),
+            _arm(model, baseline.with_order(FLOOR_PARTS), probe, labels),
+        ]
+        compared, floor = compare(model, arms[0], arms[1:], labels)
+        answers = Answers(baseline=own.tokens, candidate=other.tokens)
+        states.append(arms[0].states)
+        items.append(ProbedItem(probe=probe, labels=labels, answers=answers, compared=compared, floor=floor))
     chosen = list(_first(items, attribution_tokens))
     return Probed(
         items=tuple(items),
@@ -92,6 +90,11 @@ def run_probes(
         reverts=tuple(_reverts(model, baseline, candidate, chosen, states, progress)),
         attributed=tuple(chosen),
     )
+
+
+def _arm(model: ProbeModel, numerics: Numerics, probe: Probe, labels: Tokens, known: Values | None = None) -> Arm:
+    states = model.states(numerics, probe.tokens, labels) if known is None else known
+    return Arm(numerics=numerics, states=states)
 
 
 def _first(items: Sequence[ProbedItem], tokens: int) -> Iterator[ProbedItem]:
@@ -118,18 +121,18 @@ def _reverts(
     """Return what undoing each knob of each layer type alone leaves of the divergence; of equal ones the cheapest to undo first."""
     if not items:
         return []
+    places = [place for place in differing(candidate, baseline) if place[1] in model.layer_types]
+    undone = [candidate.with_places_of(baseline, [place]) for place in places]
+    found = []
+    for number, (item, own) in enumerate(zip(items, states, strict=False), 1):
+        arms = []
+        for place, numerics in zip(places, undone, strict=True):
+            progress(f"undoing {KNOB_OF[place[0]]} of {place[1]}, probe {number} of {len(items)}")
+            arms.append(_arm(model, numerics, item.probe, item.labels))
+        found.append(compare(model, Arm(numerics=baseline, states=own), arms, item.labels))
     whole = _mean_kl([item.compared for item in items])
-    rows = []
-    for place in differing(candidate, baseline):
-        if place[1] not in model.layer_types:
-            continue
-        progress(f"undoing {KNOB_OF[place[0]]} of {place[1]}")
-        undone = candidate.with_places_of(baseline, [place])
-        compared = [
-            compare(model, baseline, undone, (own, model.states(undone, item.probe.tokens, item.labels)), item.labels)
-            for item, own in zip(items, states, strict=False)
-        ]
-        rows.append(_revert(place, baseline, candidate, whole, _mean_kl(compared)))
+    left = [_mean_kl(compared) for compared in zip(*found, strict=True)]
+    rows = [_revert(place, baseline, candidate, whole, one) for place, one in zip(places, left, strict=True)]
     return sorted(rows, key=lambda row: (-_or_least(row["undone_share_ratio"]), REVERT_COSTS.index(row["revert_cost"])))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from replay.quality.elements import Values
-from replay.quality.model import Observer, Tokens
+from replay.quality.model import Answer, Observer, Tokens
 from replay.quality.numerics import Numerics
 from replay.quality.prepared import PreparedWeights
 from replay.quality.weights.checkpoint import Checkpoint
@@ -47,7 +47,7 @@ class RecurrentModel:
         """Return the logits of states [states, symbols]."""
         return self._weights.product("fc_w", "lm_head", states, numerics, "decode") + self._weights.tensors["fc_b"]
 
-    def answers(self, numerics: Numerics, probes: Sequence[Tokens], length: int) -> list[list[int]]:
+    def answers(self, numerics: Numerics, probes: Sequence[Tokens], length: int) -> list[Answer]:
         """Return the likeliest answers without their end; all sequences run together."""
         state = self._encoded(numerics, probes)
         fed, running = np.full(len(probes), START), np.ones(len(probes), dtype=np.bool_)
@@ -60,7 +60,7 @@ class RecurrentModel:
                 answers[place].append(int(fed[place]))
             if not running.any():
                 break
-        return answers
+        return [Answer(tokens=answer) for answer in answers]
 
     def _encoded(self, numerics: Numerics, probes: Sequence[Tokens], observe: Observer | None = None) -> Values:
         """Return the encoder's last state of each probe [probes, size]; shorter ones keep theirs while longer ones go on."""
@@ -74,14 +74,14 @@ class RecurrentModel:
     def _cell(self, numerics: Numerics, side: str, fed: np.ndarray[tuple[int], np.dtype[np.int64]], state: Values,
               observe: Observer | None = None) -> Values:  # fmt: skip
         tensors = self._weights.tensors
-        own = self._multiply(numerics, f"{side}_w_ih", tensors[f"{side}_emb"][fed], observe) + tensors[f"{side}_b_ih"]
+        embedded = _stored(tensors[f"{side}_emb"][fed], numerics)
+        own = self._multiply(numerics, f"{side}_w_ih", embedded, observe) + tensors[f"{side}_b_ih"]
         past = self._multiply(numerics, f"{side}_w_hh", state, observe) + tensors[f"{side}_b_hh"]
         size = state.shape[1]
         reset, update = (1 / (1 + np.exp(-(own + past)[:, first : first + size])) for first in (0, size))
         new = np.tanh(own[:, 2 * size :] + reset * past[:, 2 * size :])
         mixed = (1 - update) * new + update * state
-        stored: Values = mixed if numerics.stream is None else numerics.stream.stored(mixed)
-        return stored
+        return _stored(mixed, numerics)
 
     def _multiply(self, numerics: Numerics, name: str, rows: Values, observe: Observer | None) -> Values:
         def run(other: Numerics) -> Values:
@@ -91,3 +91,7 @@ class RecurrentModel:
         if observe is not None:
             observe("mlp", name, output, run)
         return output
+
+
+def _stored(values: Values, numerics: Numerics) -> Values:
+    return values if numerics.stream is None else numerics.stream.stored(values)
