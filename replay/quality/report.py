@@ -100,8 +100,8 @@ def _limits(run: ProbeRun) -> Iterator[str]:
 def evidence_lines(run: ProbeRun) -> tuple[str, str]:
     """Return the items of baseline and candidate as JSON Lines, a table that `replay gate` takes as quality evidence.
 
-    The baseline's divergence and agreement are its own, from sums in another order: the floor. A figure that is not finite is left out of
-    the candidate's items, which makes the evidence incomplete and never a pass.
+    The baseline's divergence and agreement are its own, from sums in another order: the floor. Items with
+    logits that are not finite are left out of the candidate's, which makes the evidence incomplete and never a pass.
     """
     before, after = [], []
     for item in run.probed.items:
@@ -114,7 +114,8 @@ def evidence_lines(run: ProbeRun) -> tuple[str, str]:
             "tokens": len(item.labels),
         }
         before.append(_line(about, item.floor, item.compared.nll_baseline_nats, item.answers.baseline))
-        after.append(_line(about, item.compared, item.compared.nll_candidate_nats, item.answers.candidate))
+        if not item.compared.not_finite:
+            after.append(_line(about, item.compared, item.compared.nll_candidate_nats, item.answers.candidate))
     return "".join(before), "".join(after)
 
 
