@@ -68,7 +68,7 @@ def inside_package(package, name):
     """Return a file inside an installed package, without importing it; the test is skipped where it is not installed."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
-        pytest.skip(f"the package {package} is not installed (make test-models)")
+        pytest.skip(f"the package {package} is not installed (`make test-all` installs it)")
     return Path(found.origin).parent / name
 
 
