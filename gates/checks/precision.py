@@ -10,7 +10,6 @@ from replay.lowering.kernel_plan import FORMAT_BYTES, KernelPlan
 from replay.specs.mapping import MappingSpec, diff
 
 SPARSE, DENSE = "2:4", "dense"
-_UNPRICED = ("formats.weight_scales", "formats.accumulation", "formats.accumulation_interval")
 
 
 def quality_evidence(evidence: Evidence) -> Iterator[Finding]:
@@ -45,11 +44,11 @@ def format_changes(baseline: KernelPlan, candidate: KernelPlan) -> list[str]:
 
 def setting_changes(baseline: MappingSpec, candidate: MappingSpec) -> list[str]:
     """Return each change, in words, of a knob that changes numbers and no price; sums in fp32 keep every value of narrower ones."""
-    changes = (change for change in diff(baseline, candidate) if change.knob.partition("@")[0] in _UNPRICED)
+    changes = (change for change in diff(baseline, candidate) if not change.definition.priced)
     return [
         f"{change.knob} {change.baseline} -> {change.candidate}"
         for change in changes
-        if (change.knob.partition("@")[0], change.candidate) != ("formats.accumulation", "fp32")
+        if (change.definition.name, change.candidate) != ("formats.accumulation", "fp32")
     ]
 
 

@@ -10,9 +10,12 @@ import click
 
 from gates.cli.inputs import chosen_mapping, current_project
 from gates.cli.progress import note
+from replay.errors import SpecError
 
 if TYPE_CHECKING:
+    from gates.cli.arms import ArmSource
     from replay.quality.report import ProbeRun
+    from replay.specs.mapping import MappingSpec
 
 
 @click.command("quality")
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     help="Folder with config.json and safetensors, a GGUF file, or an .npz of a recurrent model.",
 )
 @click.option("--probes", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Prompts: token ids, or texts (JSON Lines).")
+@click.option("--hardware", metavar="NAME", help="Accelerator whose settings apply, where a mapping has some for one.")
 @click.option("--answer-tokens", type=click.IntRange(1, 4096), default=16, show_default=True, help="Tokens of each greedy answer.")
 @click.option(
     "--attribution-tokens",
@@ -41,6 +45,7 @@ def command(
     baseline: str | None,
     weights: Path,
     probes: Path,
+    hardware: str | None,
     answer_tokens: int,
     attribution_tokens: int,
     out: Path | None,
@@ -57,7 +62,7 @@ def command(
 
     if out is not None:
         check_folder(out, what="a quality report", listed=_listed)
-    run = _probe(mapping, baseline, weights, probes, answer_tokens, attribution_tokens)
+    run = _probe(mapping, baseline, weights, probes, hardware, answer_tokens, attribution_tokens)
     report = report_document(run)
     if out is not None:
         before, after = evidence_lines(run)
@@ -66,7 +71,15 @@ def command(
     click.echo(pretty_json(report) if form == "json" else "\n".join(_text(report)) + "\n", nl=False)
 
 
-def _probe(mapping: str | None, baseline: str | None, weights: Path, probes: Path, answer_tokens: int, attribution_tokens: int) -> ProbeRun:
+def _probe(
+    mapping: str | None,
+    baseline: str | None,
+    weights: Path,
+    probes: Path,
+    hardware: str | None,
+    answer_tokens: int,
+    attribution_tokens: int,
+) -> ProbeRun:
     from replay.quality.models import model_of
     from replay.quality.numerics import Numerics
     from replay.quality.probe import run_probes
@@ -75,8 +88,8 @@ def _probe(mapping: str | None, baseline: str | None, weights: Path, probes: Pat
     from replay.quality.weights.checkpoint import read_checkpoint
 
     project = current_project()
-    after = chosen_mapping(mapping, project).mapping
-    before = chosen_mapping(baseline, None).mapping if baseline is not None else None
+    after = _on(hardware, chosen_mapping(mapping, project))
+    before = _on(hardware, chosen_mapping(baseline, None)) if baseline is not None else None
     note(f"reading {weights}")
     checkpoint = read_checkpoint(weights)
     asked = read_probes(probes, checkpoint.tokenizer)
@@ -101,6 +114,21 @@ def _probe(mapping: str | None, baseline: str | None, weights: Path, probes: Pat
         answer_tokens=answer_tokens,
         probed=probed,
     )
+
+
+def _on(hardware: str | None, arm: ArmSource) -> MappingSpec:
+    """Return a mapping as it applies to an accelerator.
+
+    Raises:
+        SpecError: it has settings of numbers for some accelerator, and none is named.
+    """
+    from replay.quality.numerics import KNOB_OF
+
+    bound = [setting for setting in arm.mapping.settings if setting.scope.chip is not None and setting.name in KNOB_OF.values()]
+    if bound and hardware is None:
+        got = f"{bound[0].knob} holds for one accelerator"
+        raise SpecError(arm.label, got, "the accelerator whose numbers are meant", f"add --hardware {bound[0].scope.chip}")
+    return arm.mapping if hardware is None else arm.mapping.on(hardware)
 
 
 def _listed(folder: Path) -> frozenset[str] | None:

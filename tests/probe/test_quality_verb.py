@@ -217,3 +217,12 @@ def test_coarser_scales_of_a_real_model_drift_further_step_by_step(tmp_path, mon
     shares = [row["answers_equal_ratio"] for row in found]
     assert min(shares[:3]) > 0.93
     assert 0.3 < shares[4] < shares[3] < 0.93
+
+
+def test_settings_of_one_accelerator_need_its_name(work):
+    body = '[formats]\n"weights@[chip=h100-sxm]" = "int4"\n'
+    output = probe(work, body, code=2).output
+    assert "formats.weights@[chip=h100-sxm] holds for one accelerator" in output
+    assert "add --hardware h100-sxm" in output
+    assert report(work, body, "--hardware", "h100-sxm")["overall"]["kl_mean_nats"] > 0
+    assert report(work, body, "--hardware", "l40s")["overall"]["kl_mean_nats"] == 0
