@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Tokens of the first probes on which each format is undone alone; 0 for none.",
 )
+@click.option("--batch-invariance", is_flag=True, help="Answer every probe alone, too: do answers depend on the batch?")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for the report and for the evidence of `replay gate`.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def command(
@@ -48,6 +49,7 @@ def command(
     hardware: str | None,
     answer_tokens: int,
     attribution_tokens: int,
+    batch_invariance: bool,
     out: Path | None,
     form: str,
 ) -> None:
@@ -62,7 +64,7 @@ def command(
 
     if out is not None:
         check_folder(out, what="a quality report", listed=_listed)
-    run = _probe(mapping, baseline, weights, probes, hardware, answer_tokens, attribution_tokens)
+    run = _probe(mapping, baseline, weights, probes, hardware, answer_tokens, attribution_tokens, batch_invariance)
     report = report_document(run)
     if out is not None:
         before, after = evidence_lines(run)
@@ -79,6 +81,7 @@ def _probe(
     hardware: str | None,
     answer_tokens: int,
     attribution_tokens: int,
+    batch_invariance: bool,
 ) -> ProbeRun:
     from replay.quality.models import model_of
     from replay.quality.numerics import Numerics
@@ -103,6 +106,7 @@ def _probe(
         asked.probes,
         answer_tokens=answer_tokens,
         attribution_tokens=attribution_tokens,
+        batch_invariance=batch_invariance,
         progress=note,
     )
     return ProbeRun(
@@ -156,6 +160,10 @@ def _text(report: dict[str, Any]) -> list[str]:
             lines.append(_figures_line(f"{name} tokens", row["figures"]))
     floor = report["floor"]
     lines += [f"{'floor (another order)':24} {'':7} {_number(floor['kl_mean_nats'])} {'':9} {_number(floor['kl_max_nats'])}", ""]
+    invariance = report["batch_invariance"]
+    if invariance is not None:
+        shares = f"{invariance['baseline_ratio']:.0%} of the baseline's, {invariance['candidate_ratio']:.0%} of the candidate's"
+        lines += [f"answers that do not depend on the batch: {shares}", ""]
     lines += _layers(report) + _reverts(report)
     lines += [f"finding: {finding['message']}" for finding in report["findings"]]
     return lines + [f"note: {limit}" for limit in report["limits"]]

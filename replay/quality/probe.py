@@ -31,6 +31,8 @@ class ProbedItem:
     compared: Compared
     floor: Compared
     """The baseline against itself with sums in another order."""
+    alone_equal: tuple[bool, bool] | None
+    """Whether the baseline and the candidate answer the same with no other probe in the batch; None where that was not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,7 @@ def run_probes(
     *,
     answer_tokens: int,
     attribution_tokens: int,
+    batch_invariance: bool = False,
     progress: Progress,
 ) -> Probed:
     """Return the drift of a candidate from a baseline on probes that fit the model.
@@ -81,8 +84,9 @@ def run_probes(
         ]
         compared, floor = compare(model, arms[0], arms[1:], labels)
         answers = Answers(baseline=own.tokens, candidate=other.tokens)
+        alone = _alone_equal(model, (baseline, candidate), probe, answers, answer_tokens) if batch_invariance else None
         states.append(arms[0].states)
-        items.append(ProbedItem(probe=probe, labels=labels, answers=answers, compared=compared, floor=floor))
+        items.append(ProbedItem(probe=probe, labels=labels, answers=answers, compared=compared, floor=floor, alone_equal=alone))
     chosen = list(_first(items, attribution_tokens))
     return Probed(
         items=tuple(items),
@@ -95,6 +99,13 @@ def run_probes(
 def _arm(model: ProbeModel, numerics: Numerics, probe: Probe, labels: Tokens, known: Values | None = None) -> Arm:
     states = model.states(numerics, probe.tokens, labels) if known is None else known
     return Arm(numerics=numerics, states=states)
+
+
+def _alone_equal(
+    model: ProbeModel, arms: tuple[Numerics, Numerics], probe: Probe, answers: Answers, answer_tokens: int
+) -> tuple[bool, bool]:
+    before, after = (model.answers(numerics, [probe.tokens], answer_tokens)[0].tokens for numerics in arms)
+    return list(answers.baseline) == before, list(answers.candidate) == after
 
 
 def _first(items: Sequence[ProbedItem], tokens: int) -> Iterator[ProbedItem]:

@@ -57,6 +57,7 @@ def report_document(run: ProbeRun) -> dict[str, Any]:
             "kl_max_nats": _most(np.concatenate([item.floor.kl_nats for item in items])),
             "top1_agreement_ratio": float(np.concatenate([item.floor.top1_equal for item in items]).mean()),
         },
+        "batch_invariance": _batch_invariance(items),
         "layers": list(run.probed.layers),
         "reverts": list(run.probed.reverts),
         "attributed": {"items": len(run.probed.attributed), "kl_mean_nats": run.probed.attributed_kl_nats},
@@ -69,6 +70,17 @@ def _bins(items: Sequence[ProbedItem]) -> Iterator[dict[str, Any]]:
     for low, high in itertools.pairwise((0, *BIN_EDGES_TOKENS, None)):
         inside = [item for item in items if len(item.probe.tokens) >= (low or 0) and (high is None or len(item.probe.tokens) < high)]
         yield {"tokens_from": low, "tokens_to": high, "figures": figures_of(inside) if inside else None}
+
+
+def _batch_invariance(items: Sequence[ProbedItem]) -> dict[str, float] | None:
+    """Return the share of answers that do not depend on the batch, of both arms; None where that was not asked."""
+    pairs = [item.alone_equal for item in items if item.alone_equal is not None]
+    if not pairs:
+        return None
+    return {
+        "baseline_ratio": sum(before for before, _ in pairs) / len(pairs),
+        "candidate_ratio": sum(after for _, after in pairs) / len(pairs),
+    }
 
 
 def _findings(items: Sequence[ProbedItem]) -> Iterator[dict[str, str]]:
@@ -113,9 +125,10 @@ def evidence_lines(run: ProbeRun) -> tuple[str, str]:
             "prompt_hash": item.probe.prompt_hash,
             "tokens": len(item.labels),
         }
-        before.append(_line(about, item.floor, item.compared.nll_baseline_nats, item.answers.baseline))
+        own, other = ({} if item.alone_equal is None else {"batch_invariant": int(equal)} for equal in item.alone_equal or (True, True))
+        before.append(_line(about | own, item.floor, item.compared.nll_baseline_nats, item.answers.baseline))
         if not item.compared.not_finite:
-            after.append(_line(about, item.compared, item.compared.nll_candidate_nats, item.answers.candidate))
+            after.append(_line(about | other, item.compared, item.compared.nll_candidate_nats, item.answers.candidate))
     return "".join(before), "".join(after)
 
 

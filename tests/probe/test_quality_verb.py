@@ -226,3 +226,17 @@ def test_settings_of_one_accelerator_need_its_name(work):
     assert "add --hardware h100-sxm" in output
     assert report(work, body, "--hardware", "h100-sxm")["overall"]["kl_mean_nats"] > 0
     assert report(work, body, "--hardware", "l40s")["overall"]["kl_mean_nats"] == 0
+
+
+def test_sums_that_depend_on_the_batch_are_told_from_those_that_do_not(work):
+    """Narrow sums in parts only for small batches: twelve prompts decode together, or one alone."""
+    fixed = '[formats]\naccumulation = "bf16"\n'
+    varying = fixed + '[gemm]\n"split_k@decode[rows<=4]" = 2\n'
+    found = report(work, varying, "--batch-invariance", "--answer-tokens", "48", "--out", "out", baseline=fixed)
+    documents.check(found, "quality-probe.v1", "the report")
+    assert found["batch_invariance"]["baseline_ratio"] == 1.0
+    assert found["batch_invariance"]["candidate_ratio"] < 1.0
+    after = read_quality(work / "out" / "candidate.jsonl").items.to_pylist()
+    values = [row["value"] for row in after if row["metric"] == "batch_invariance_ratio"]
+    assert sum(values) / len(values) == pytest.approx(found["batch_invariance"]["candidate_ratio"])
+    assert report(work, varying, baseline=fixed)["batch_invariance"] is None
