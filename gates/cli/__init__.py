@@ -24,6 +24,7 @@ VERBS = {
     "tune": "Write a mapping tuned for the shape mix of a trace.",
     "fidelity": "Compare predicted with measured kernel times, or with a server's request log.",
     "calibrate": "Fit the hardware model to measured kernels, or a step model to a server's request log.",
+    "quality": "Measure what a mapping's number formats do to a model's answers.",
     "selfcheck": "Measure how often the gate is wrong on a trace and a policy.",
     "explain": "Tell the story of a verdict in a page.",
     "verify": "Check a packet's schema, digests and signature without replaying.",
