@@ -94,7 +94,9 @@ def _cell(result: GateResult, cell: JudgedCell, planned: PlannedCell) -> CellEvi
         compiled = replayer.schedule(mapping)
         steps = typical_steps(cell.baseline, compiled.table.limits)
         files[SHEETS[arm]] = mapping_sheet(compiled, replayer.hardware, mapping, steps)
-    files[WINDOWS] = csv_bytes([row for arm, run in (("baseline", cell.baseline), ("candidate", cell.candidate)) for row in window_rows(arm, run)])
+    files[WINDOWS] = csv_bytes(
+        [row for arm, run in (("baseline", cell.baseline), ("candidate", cell.candidate)) for row in window_rows(arm, run)]
+    )
     found = minimal_slice(cell, planned, (arms[0][1], arms[1][1]))
     if found is not None:
         files[f"{SLICE}.parquet"], files[f"{SLICE}.json"] = found.requests, documents.pretty_json(found.to_document()).encode()

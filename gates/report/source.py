@@ -12,7 +12,7 @@ import numpy as np
 
 from gates.packet.modelled import SHEETS
 from gates.packet.packet import EVIDENCE, Packet
-from gates.packet.requests import HARDWARE, REQUEST
+from gates.packet.requests import HARDWARE, MAPPINGS, REQUEST
 from gates.packet.windows import WINDOWS
 from gates.statistics.blocks import Floats
 from replay import documents
@@ -44,6 +44,8 @@ class CellTables:
     sheets: Mapping[str, Rows] = field(default_factory=dict)
     """Mapping sheets: kernels of typical steps."""
     hardware: Document | None = None
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    """Devices over which an arm splits each kernel."""
 
 
 def cell_tables(packet: Packet, cells: int) -> tuple[CellTables, ...]:
@@ -79,7 +81,9 @@ def request_columns(table: pa.Table, prefix: str = "") -> Columns:
 
 def layer_rows(rows: Rows | Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, float]]]:
     """Return layer types with their figures."""
-    return [(str(row["layer_type"]), {name: float(value) for name, value in row.items() if name not in ("arm", "layer_type")}) for row in rows]
+    return [
+        (str(row["layer_type"]), {name: float(value) for name, value in row.items() if name not in ("arm", "layer_type")}) for row in rows
+    ]
 
 
 def _modelled(packet: Packet, request: Document) -> Iterator[CellTables]:
@@ -94,6 +98,7 @@ def _modelled(packet: Packet, request: Document) -> Iterator[CellTables]:
             layers={arm: layer_rows(layers[arm]) for arm in layers},
             sheets={arm: _csv(packet, f"{folder}/{name}") for arm, name in SHEETS.items()},
             hardware=_json(packet, f"{folder}/{HARDWARE}"),
+            ranks={arm: _json(packet, f"{EVIDENCE}/{name}")["settings"].get("parallelism.tensor", 1) for arm, name in MAPPINGS.items()},
         )
 
 

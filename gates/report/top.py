@@ -54,7 +54,11 @@ def why(story: Story) -> list[ET.Element]:
     made = []
     if story.because:
         made.append(listed(story.because))
-    for heading, entries in (("What got better", story.improved), ("Sustained", story.sustained), ("What limits this verdict", story.notes)):
+    for heading, entries in (
+        ("What got better", story.improved),
+        ("Sustained", story.sustained),
+        ("What limits this verdict", story.notes),
+    ):
         if entries:
             made += [element("h3", heading), listed(entries)]
     return made
