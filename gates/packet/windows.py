@@ -18,7 +18,7 @@ _OF_WINDOWS = ("time_s", "memory_stall_s", "flops", "tokens", "clock_hz", "power
 
 
 def window_rows(arm: str, run: Run) -> Iterator[Document]:
-    """Yield a row for each window of a run: its start and length, steps, mean sequences a step and mean waiting requests, and `Run.windows`' own.
+    """Yield a row for each window of a run: start and length, steps, means of sequences and of waiting requests, then `Run.windows`' own.
 
     A step belongs to the window in which it starts; the means of a window without steps are None.
     """
@@ -40,4 +40,7 @@ def window_rows(arm: str, run: Run) -> Iterator[Document]:
 
 def _sums(run: Run, name: str, place: np.ndarray[Any, np.dtype[np.int64]], windows: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the sums of a column of the steps over windows."""
-    return np.bincount(place, weights=run.steps[name].to_numpy(), minlength=windows)
+    sums: np.ndarray[Any, np.dtype[np.float64]] = np.bincount(
+        place, weights=run.steps[name].to_numpy().astype(np.float64), minlength=windows
+    )
+    return sums

@@ -41,7 +41,8 @@ def _explained(predicate: Document) -> Sequence[Document]:
 
 def _waterfall(rows: Sequence[Document], claim: Document | None, metric: str, key: str) -> ET.Element:
     drawn = sorted(rows, key=lambda row: -abs(row["share"]))[:MOST]
-    chart = Chart(key=key, height_pt=52 + 17 * (len(drawn) + 2))
+    names = [*(label(one["knob"], 22) for one in drawn), "together / other", "whole change"]
+    chart = Chart(key=key, height_pt=52 + 17 * len(names), names=names)
     axes, start = chart.axes, 0.0
     for row, one in enumerate(drawn):
         share = one["share"] * 100
@@ -57,10 +58,7 @@ def _waterfall(rows: Sequence[Document], claim: Document | None, metric: str, ke
     about = metric if claim is None else subject(claim)
     chart.point(50, len(drawn) + 1, f"the whole change of {about}")
     axes.axvline(0, color=colour("ink"), lw=0.8)
-    axes.set_yticks(range(len(drawn) + 2), [*(label(one["knob"], 22) for one in drawn), "together / other", "whole change"])
-    axes.set_ylim(len(drawn) + 1.6, -0.6)
     axes.set_xlabel("share of the change, %")
-    axes.grid(axis="y", visible=False)
     data = table(f"Shares of the change of {about}", ("knob", "share"), [[one["knob"], f"{one['share'] * 100:.0f} %"] for one in drawn])
     legend = [("disproved", "towards the change"), ("holds", "against it (hatched)"), ("reach", "together, whole")]
     return figure(chart, f"What changed {about}, knob by knob", data, legend=legend, broad=True)

@@ -40,7 +40,7 @@ def claims_section(story: Story) -> list[ET.Element]:
 
 def forest(claims: Sequence[Document], story: Story) -> ET.Element:
     """Return the forest plot: each claim's worsening and its bounds in multiples of the margin that was accepted for it."""
-    chart = Chart(key="forest", height_pt=46 + 17 * len(claims))
+    chart = Chart(key="forest", height_pt=46 + 17 * len(claims), names=[label(_short(claim)) for claim in claims])
     axes = chart.axes
     axes.axvspan(-1e9, 1.0, color=colour("reach"), alpha=0.12, lw=0)
     axes.axvline(0.0, color=colour("ink"), lw=0.8)
@@ -60,14 +60,11 @@ def forest(claims: Sequence[Document], story: Story) -> ET.Element:
     axes.set_xticks(ticks := [tick for tick in (-1000, -100, -10, -1, 0, 1, 10, 100, 1000) if abs(tick) <= reach * 1.3])
     axes.set_xticklabels([f"{tick:+d}" if tick else "0" for tick in ticks])
     axes.minorticks_off()
-    axes.set_yticks(range(len(claims)), [label(_short(claim)) for claim in claims])
-    axes.set_ylim(len(claims) - 0.4, -0.6)
     axes.set_xlabel("better < 0 > worse; 1 = the accepted limit")
-    axes.grid(axis="y", visible=False)
     legend = [("holds", "holds (circle)"), ("disproved", "disproved (cross)"), ("undecided", "undecided (square)")]
     notes = [
-        "Lines are the bounds of each change in multiples of the worsening that was accepted beforehand; the dashed line at 1 is that limit. "
-        "Hollow marks are advisory claims."
+        "Lines are the bounds of each change in multiples of the worsening that was accepted beforehand; the dashed line at 1 is that "
+        "limit. Hollow marks are advisory claims."
     ]
     if len(claims) < len(story.claims):
         notes.append(f"The {len(claims)} of {len(story.claims)} claims that decide most; the table has all.")

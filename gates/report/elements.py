@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from xml.etree import ElementTree as ET
 
+BEGINS = b'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="replay-gate">'
+"""How every page begins: what tells it from pages that others wrote."""
 UNSHOWN = "\N{REPLACEMENT CHARACTER}"
 """Stands for a character that would change how the text around it is shown."""
 
@@ -75,6 +77,7 @@ def page(title: str, content: Iterable[ET.Element]) -> bytes:
     head = element(
         "head",
         element("meta", charset="utf-8"),
+        element("meta", name="generator", content="replay-gate"),
         element("meta", http_equiv="Content-Security-Policy", content=_policy(script)),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
@@ -85,7 +88,8 @@ def page(title: str, content: Iterable[ET.Element]) -> bytes:
         own = ET.SubElement(head, tag)
         own.text = text
     root = element("html", head, element("body", element("main", *content)), lang="en")
-    return b"<!DOCTYPE html>\n" + ET.tostring(root, encoding="utf-8", method="html") + b"\n"
+    text: str = ET.tostring(root, encoding="unicode", method="html")
+    return f"<!DOCTYPE html>\n{text}\n".encode()
 
 
 def _policy(script: str) -> str:

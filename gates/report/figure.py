@@ -8,11 +8,12 @@ are glyphs in every font.
 from __future__ import annotations
 
 import io
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree as ET
 
 from gates.report.elements import element, folded
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 WIDTH_PT = 330
 """Of the drawing: type of 8 points is then about as large as the page's small print at 380 pixels."""
 TYPE_PT = 8.5
+_LETTER_PT, _NUMBERS_PT, _BELOW_PT = 4.7, 46, 34
+"""Room: for a letter of a row's name, left of an axis with numbers, below the axes for ticks and what they count."""
 _ROLES = {
-    "ink": "#010101", "line": "#020202", "baseline": "#030303", "candidate": "#040404", "good": "#050505", "bad": "#060606",
-    "open": "#070707", "reach": "#080808", "part-1": "#090909", "part-2": "#0a0a0a", "part-3": "#0b0b0b", "part-4": "#0c0c0c",
+    "ink": "#010101", "line": "#020202", "baseline": "#030303", "candidate": "#040404", "run": "#0d0d0d",
+    "good": "#050505", "bad": "#060606", "open": "#070707", "reach": "#080808", "part-1": "#090909", "part-2": "#0a0a0a", "part-3": "#0b0b0b", "part-4": "#0c0c0c",
 }  # fmt: skip
 """Colours that stand for the page's own in the drawing, where they are replaced by them."""
-ARMS = ("baseline", "candidate")
-DASHES = {"baseline": (4, 2), "candidate": (1, 0)}
+DASHES = {"baseline": (4, 2), "candidate": (1, 0), "run": (1, 0)}
 """Of the arms' lines, on and off: the arms differ in more than colour."""
 MARKERS = {"baseline": "o", "candidate": "D"}
 OUTCOMES = {"holds": "good", "disproved": "bad", "undecided": "open"}
@@ -45,7 +47,8 @@ def drawing() -> AbstractContextManager[None]:
     """Return the context in which charts are made: matplotlib's settings for a page, whatever a user's own are."""
     from matplotlib import rc_context, rcParamsDefault
 
-    return rc_context({**{name: value for name, value in rcParamsDefault.items() if name != "backend"}, **_SETTINGS})
+    settings: dict[Any, Any] = {name: value for name, value in rcParamsDefault.items() if name != "backend"}
+    return rc_context(settings | _SETTINGS)
 
 
 def colour(role: str) -> str:
@@ -66,6 +69,8 @@ class Chart:
     key: str
     """Unique in the page: the drawing's own names begin with it."""
     height_pt: float = 190
+    names: Sequence[str] = ()
+    """Of rows from the top, where the chart has rows: shown beside them."""
     figure: Figure = field(init=False)
     axes: Axes = field(init=False)
     _points: list[tuple[float, float, str]] = field(default_factory=list)
@@ -73,20 +78,43 @@ class Chart:
     def __post_init__(self) -> None:
         from matplotlib.figure import Figure as NewFigure
 
-        self.figure = NewFigure(figsize=(WIDTH_PT / 72, self.height_pt / 72), dpi=72, layout="constrained")
-        self.axes = self.figure.subplots()
+        self.figure = NewFigure(figsize=(WIDTH_PT / 72, self.height_pt / 72), dpi=72)
+        left_pt = _LETTER_PT * max(map(len, self.names)) + 9 if self.names else _NUMBERS_PT
+        edges = {
+            "left": left_pt / WIDTH_PT,
+            "right": 1 - 12 / WIDTH_PT,
+            "bottom": _BELOW_PT / self.height_pt,
+            "top": 1 - 6 / self.height_pt,
+        }
+        self.axes = self.figure.add_axes((edges["left"], edges["bottom"], edges["right"] - edges["left"], edges["top"] - edges["bottom"]))
         self.axes.spines[["top", "right"]].set_visible(False)
+        if self.names:
+            self.axes.set_yticks(range(len(self.names)), self.names)
+            self.axes.set_ylim(len(self.names) - 0.4, -0.6)
+            self.axes.grid(axis="y", visible=False)
 
     def point(self, x: float, y: float, text: str) -> None:
         """Add a place that is read out; `x` and `y` in the axes' data."""
         self._points.append((x, y, text))
+
+    def logarithmic(self, side: Literal["x", "y"], written: Callable[[float], str]) -> None:
+        """Make an axis logarithmic, with ticks as `written` says them: at each power of ten, and at 2 and 5 of it where those are few."""
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+        axis = self.axes.xaxis if side == "x" else self.axes.yaxis
+        self.axes.set(**{f"{side}scale": "log"})
+        low, high = sorted(axis.get_view_interval())
+        axis.set_major_locator(LogLocator(subs=(1.0,) if math.log10(high / low) > 1.5 else (1.0, 2.0, 5.0), numticks=6))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
+        axis.set_minor_locator(NullLocator())
 
     def drawn(self, title: str) -> ET.Element:
         """Return the drawing as an SVG element of the page."""
         from matplotlib.backends.backend_svg import FigureCanvasSVG
 
         target = io.StringIO()
-        FigureCanvasSVG(self.figure).print_svg(target, metadata=_NO_METADATA)
+        canvas: Any = FigureCanvasSVG(self.figure)  # its methods have no types
+        canvas.print_svg(target, metadata=_NO_METADATA)
         text = target.getvalue()
         drawing = _for_page(ET.fromstring(text[text.index("<svg") :]), self.key)
         drawing.attrib |= {"role": "group", "tabindex": "0", "aria-label": title}
@@ -99,7 +127,7 @@ class Chart:
         for x, y, text in self._points:
             across, up = self.axes.transData.transform((x, y))
             place = {"cx": f"{across:.1f}", "cy": f"{self.height_pt - up:.1f}", "r": "5"}
-            made.append(element("circle", element("title", text), class_="hit", role="img", aria_label=text, **place))
+            made.append(element("circle", element("title", text), class_="hit", role="img", **place))
         return made
 
 
@@ -108,7 +136,7 @@ def figure(
 ) -> ET.Element:
     """Return a chart with its caption, the classes and words of its legend, notes, and the table of what it shows."""
     key = element("ul", *(element("li", words, class_=name) for name, words in legend), class_="legend") if legend else None
-    reading = element("p", "Point at a mark, or focus the chart and use the arrow keys.", class_="reading", aria_live="polite")
+    reading = element("p", class_="reading", aria_live="polite")
     return element(
         "figure",
         element("figcaption", caption),
@@ -130,18 +158,24 @@ def _for_page(node: ET.Element, key: str) -> ET.Element:
     attributes: dict[str, Any] = {}
     for name, value in node.attrib.items():
         if name == "id":
-            attributes["id"] = f"{key}-{value}"
+            if node.tag not in ("g", "text"):  # groups are named for people who edit drawings
+                attributes["id"] = f"{key}-{value}"
         elif name == _LINK:
             attributes["href"] = f"#{key}-{value.removeprefix('#')}"
         elif node.tag != "svg" or name not in ("width", "height", "version"):
             attributes[name] = _COLOURS.sub(lambda found: _COLOUR[found[0]], _REFERENCE.sub(f"url(#{key}-", value))
     if node.tag == "text":
         attributes["style"] = re.sub(r"font: ([\d.]+px)[^;]*", r"font-size: \1", attributes.get("style", ""))
+    node.text, node.tail = (node.text if node.tag == "text" else _spaces(node.text)), None
     node.attrib.clear()
     node.attrib.update(attributes)
     for child in node:
         _for_page(child, key)
     return node
+
+
+def _spaces(text: str | None) -> str | None:
+    return None if text is None or not text.strip() else text
 
 
 _SETTINGS: dict[str, Any] = {

@@ -7,11 +7,11 @@ from xml.etree import ElementTree as ET
 
 from gates.report.elements import element, table
 from gates.report.figure import Chart, colour, figure, label
-from gates.report.source import ARMS, CellTables
+from gates.report.source import CellTables
 from replay.units import format_seconds
 
 PARTS = ("compute", "memory stall", "launch", "sync")
-_HATCHES = ("", "////", "....", "xxxx")
+_HATCHES = ("", "///", "|||", "xxx")
 _BAR = 0.38
 
 
@@ -27,7 +27,7 @@ def split(figures: Mapping[str, float]) -> tuple[float, float, float, float]:
 
 def layers_section(cell: CellTables, key: str) -> list[ET.Element]:
     """Return the chart of time by layer type, or a sentence where it is not known."""
-    arms = [arm for arm in ARMS if cell.layers.get(arm)]
+    arms = [arm for arm in cell.arms if cell.layers.get(arm)]
     if not arms:
         return [element("p", "Measured runs do not say how their time divides over layer types.")]
     found = {arm: dict(cell.layers[arm]) for arm in arms}
@@ -38,7 +38,7 @@ def layers_section(cell: CellTables, key: str) -> list[ET.Element]:
 
 
 def _chart(found: Mapping[str, Mapping[str, Mapping[str, float]]], names: list[str], arms: list[str], key: str) -> ET.Element:
-    chart = Chart(key=f"layers-{key}", height_pt=46 + 26 * len(names))
+    chart = Chart(key=f"layers-{key}", height_pt=46 + 26 * len(names), names=[label(name, 16) for name in names])
     axes = chart.axes
     rows = []
     for row, name in enumerate(names):
@@ -53,10 +53,7 @@ def _chart(found: Mapping[str, Mapping[str, Mapping[str, float]]], names: list[s
                     chart.point(start + seconds / 2, y, text)
                 start += seconds
             rows.append([name, arm, format_seconds(_time(found[arm], name)), *(format_seconds(seconds) for seconds in parts)])
-    axes.set_yticks(range(len(names)), [label(name, 16) for name in names])
-    axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlabel("seconds over the whole replay")
-    axes.grid(axis="y", visible=False)
     data = table("Time by layer type", ("layer type", "arm", "time", *PARTS), rows)
     legend = [(f"part-{number}", part) for number, part in enumerate(PARTS, start=1)]
     notes = ["Of each pair the upper bar is the baseline and the lower the candidate."] if len(arms) > 1 else []

@@ -11,7 +11,7 @@ document.addEventListener("DOMContentLoaded", () => {
       if (place >= 0) points[place].classList.remove("at");
       place = next;
       if (place >= 0) points[place].classList.add("at");
-      reading.textContent = place < 0 ? invitation : points[place].getAttribute("aria-label");
+      reading.textContent = place < 0 ? invitation : points[place].querySelector("title").textContent;
     };
     points.forEach((point, index) => point.addEventListener("pointerenter", () => show(index)));
     chart.addEventListener("pointerleave", () => show(-1));

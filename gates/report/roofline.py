@@ -93,8 +93,8 @@ def _roof(chart: Chart, hardware: Mapping[str, Any], intensities: list[float]) -
         ridge = peak / bandwidth
         axes.plot([low, ridge, high], [low * bandwidth, peak, peak], color=colour("reach"), lw=1.0)
         chart.point(ridge, peak, f"{name} peak {format_si(peak, 'FLOP/s')}, reached from {ridge:.3g} FLOP per byte on")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    chart.logarithmic("x", lambda value: f"{value:g}")
+    chart.logarithmic("y", lambda value: format_si(value, "").strip())
     axes.set_xlabel("FLOP per byte of device memory")
     axes.set_ylabel("FLOP/s of one device")
 

@@ -32,7 +32,7 @@ LARGEST = 60_000
 """Requests up to which a band is made; more take longer than a page should, and their claims have bounds of their own."""
 FEWEST_BEYOND = 10
 """Requests beyond a percentile, in each arm, below which it is not drawn."""
-_TICKS = (50.0, 90.0, 99.0, 99.9)
+_TICKS = (50.0, 90.0, 95.0, 99.0, 99.9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def shift_section(cell: CellTables, claims: Sequence[Document], plan: Document, 
     if not panels:
         few = f"No quantiles to compare: each needs at least {FEWEST_BEYOND} requests beyond it in both arms."
         return [element("p", few)]
-    return [element("div", *panels, class_="panels")]
+    return [element("p", _about_band(cell)), element("div", *panels, class_="panels")]
 
 
 def _panels(cell: CellTables, claims: Sequence[Document], plan: Document, key: str) -> Iterator[ET.Element]:
@@ -90,7 +90,7 @@ def shift(cell: CellTables, metric: str, *, blocks: int, seed: int) -> Shift | N
     if not percents or not (quantiles[0] > 0).all():
         return None
     band = None
-    if max(map(len, arms)) <= LARGEST:
+    if max(_sizes(cell)) <= LARGEST:
         band = _band(
             [Sample(values=own, positions=at, percents=percents) for own, at in zip(values, present, strict=True)],
             [len(column) for column in arms],
@@ -137,15 +137,19 @@ def _panel(metric: str, found: Shift, gated: Sequence[Document], key: str) -> ET
     rows += [[f"p{claim['percentile']:g} (claim)", *_arms(claim), change(claim), bounds(claim), claim["outcome"]] for claim in gated]
     data = table(f"{name} by quantile", ("quantile", *ARMS, "change", "band or bounds", "outcome"), rows)
     legend = [("candidate", "candidate against baseline")]
-    notes = ["Bars are the verdict's own claims with their bounds."] if gated else []
-    notes.append(_about_band(found))
-    return figure(chart, f"{name}: shift by quantile", data, legend=legend, notes=[" ".join(notes)])
+    return figure(chart, f"{name}: shift by quantile", data, legend=legend)
 
 
-def _about_band(found: Shift) -> str:
-    if found.band is None:
-        return f"No band: there are more than {LARGEST:,} requests; the claims have bounds."
-    return f"The band holds 90 % of {REPLICATES} resamples of the traffic; claims count more than traffic."
+def _about_band(cell: CellTables) -> str:
+    """Return what the marks and the band are."""
+    claims = "Diamonds with bars are the verdict's own claims and their bounds, which also count what is not known of the costs of kernels."
+    if max(_sizes(cell)) > LARGEST:
+        return f"{claims} There is no band around the line: there are more than {LARGEST:,} requests."
+    return f"{claims} The band around the line holds 90 % of {REPLICATES} resamples of the traffic alone."
+
+
+def _sizes(cell: CellTables) -> list[int]:
+    return [max((len(column) for column in cell.requests[arm].values()), default=0) for arm in cell.requests]
 
 
 def _mark(chart: Chart, claim: Document, name: str) -> None:

@@ -26,6 +26,8 @@ Columns = Mapping[str, Floats]
 Rows = Sequence[Mapping[str, str]]
 """Rows of a CSV table: texts, empty where a value is missing."""
 ARMS = ("baseline", "candidate")
+RUN = "run"
+"""The arm of a page about one run."""
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
 _FACTS = ("arrival_s", "prompt_tokens", "output_tokens")
 
@@ -34,6 +36,7 @@ _FACTS = ("arrival_s", "prompt_tokens", "output_tokens")
 class CellTables:
     """The tables of one cell by arm; what a packet does not hold is empty."""
 
+    arms: tuple[str, ...] = ARMS
     requests: Mapping[str, Columns] = field(default_factory=dict)
     """Latencies [s], arrivals [s] and tokens of every request."""
     paired: bool = False

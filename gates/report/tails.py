@@ -10,7 +10,7 @@ import numpy as np
 from gates.metrics import METRICS
 from gates.report.elements import element, table
 from gates.report.figure import DASHES, Chart, colour, figure
-from gates.report.source import ARMS, LATENCIES, CellTables
+from gates.report.source import LATENCIES, CellTables
 from gates.statistics.blocks import Floats
 from replay.assembly.percentile import rank
 from replay.units import format_seconds
@@ -36,7 +36,7 @@ def tails_section(cell: CellTables, key: str) -> list[ET.Element]:
 
 def _panels(cell: CellTables, key: str) -> Iterator[ET.Element]:
     for metric in LATENCIES:
-        found = {arm: np.sort(values) for arm in ARMS if len(values := values_of(cell, arm, metric))}
+        found = {arm: np.sort(values) for arm in cell.arms if len(values := values_of(cell, arm, metric))}
         if any(values[-1] > 0 for values in found.values()):
             yield _tail(metric, found, f"tail-{metric.removesuffix('_s')}-{key}")
 
@@ -58,8 +58,7 @@ def _tail(metric: str, found: Mapping[str, Floats], key: str) -> ET.Element:
     for arm, ascending in found.items():
         values, shares = curve(ascending)
         shown = values > 0
-        style = {"color": colour(arm), "lw": 1.6, "ls": (0, DASHES[arm])}
-        chart.axes.step(values[shown], shares[shown], where="post", **style)
+                chart.axes.step(values[shown], shares[shown], where="post", color=colour(arm), lw=1.6, ls=(0, DASHES[arm]))
         for percent in PERCENTS:
             place = rank(len(ascending), percent) - 1
             value = float(ascending[place])
@@ -68,9 +67,8 @@ def _tail(metric: str, found: Mapping[str, Floats], key: str) -> ET.Element:
                 text = f"{name} p{percent:g}, {arm}: {format_seconds(value)} ({len(ascending) - 1 - place} of {len(ascending)} beyond)"
                 chart.axes.plot(value, (len(ascending) - place) / len(ascending), marker="o", ms=3, color=colour(arm))
                 chart.point(value, (len(ascending) - place) / len(ascending), text)
-    chart.axes.set_xscale("log")
-    chart.axes.set_yscale("log")
-    chart.axes.set_xlabel("seconds")
+    chart.logarithmic("x", format_seconds)
+    chart.logarithmic("y", lambda share: f"{share * 100:g} %")
     chart.axes.set_ylabel("share of requests\nthat took longer")
     data = table(name, ("percentile", *found), rows.values())
     return figure(chart, f"{name}: the tail", data, legend=[(arm, arm) for arm in found])

@@ -10,11 +10,11 @@ import numpy as np
 
 from gates.report.elements import element, table
 from gates.report.figure import DASHES, Chart, colour, figure
-from gates.report.source import ARMS, CellTables, Columns
+from gates.report.source import CellTables, Columns
 from gates.statistics.blocks import Floats
 from replay.assembly.percentile import percentile
 
-MOST = 120
+MOST = 60
 """Windows of a chart: more are joined, so that a page of a long trace stays as small as that of a short one."""
 FEWEST = 20
 """Requests of a window from which its p95 is more than its largest value."""
@@ -59,9 +59,11 @@ _OF_WINDOWS = (
 
 def _series(cell: CellTables) -> Iterator[_Series]:
     for name, title, column in (("ttft", "TTFT p95", "ttft_s"), ("e2e", "End-to-end latency p95", "e2e_s")):
-        yield _Series(key=name, title=title, unit="s", by_arm={arm: _latency(cell, arm, column) for arm in ARMS if arm in cell.requests})
+        yield _Series(
+            key=name, title=title, unit="s", by_arm={arm: _latency(cell, arm, column) for arm in cell.arms if arm in cell.requests}
+        )
     for name, title, unit, column, factor in _OF_WINDOWS:
-        by_arm = {arm: _joined(rows, column, factor) for arm in ARMS if (rows := cell.windows.get(arm)) and column in rows}
+        by_arm = {arm: _joined(rows, column, factor) for arm in cell.arms if (rows := cell.windows.get(arm)) and column in rows}
         yield _Series(key=name, title=title, unit=unit, by_arm=by_arm)
 
 
