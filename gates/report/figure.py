@@ -28,9 +28,11 @@ TYPE_PT = 8.5
 _LETTER_PT, _NUMBERS_PT, _BELOW_PT = 4.7, 46, 34
 """Room: for a letter of a row's name, left of an axis with numbers, below the axes for ticks and what they count."""
 _ROLES = {
-    "ink": "#010101", "line": "#020202", "baseline": "#030303", "candidate": "#040404", "run": "#0d0d0d",
-    "good": "#050505", "bad": "#060606", "open": "#070707", "reach": "#080808", "part-1": "#090909", "part-2": "#0a0a0a", "part-3": "#0b0b0b", "part-4": "#0c0c0c",
-}  # fmt: skip
+    role: f"#0000{place:02x}"
+    for place, role in enumerate(
+        ("ink", "line", "baseline", "candidate", "run", "good", "bad", "open", "reach", "part-1", "part-2", "part-3", "part-4"), start=1
+    )
+}
 """Colours that stand for the page's own in the drawing, where they are replaced by them."""
 DASHES = {"baseline": (4, 2), "candidate": (1, 0), "run": (1, 0)}
 """Of the arms' lines, on and off: the arms differ in more than colour."""

@@ -58,7 +58,7 @@ def _tail(metric: str, found: Mapping[str, Floats], key: str) -> ET.Element:
     for arm, ascending in found.items():
         values, shares = curve(ascending)
         shown = values > 0
-                chart.axes.step(values[shown], shares[shown], where="post", color=colour(arm), lw=1.6, ls=(0, DASHES[arm]))
+        chart.axes.step(values[shown], shares[shown], where="post", color=colour(arm), lw=1.6, ls=(0, DASHES[arm]))
         for percent in PERCENTS:
             place = rank(len(ascending), percent) - 1
             value = float(ascending[place])
