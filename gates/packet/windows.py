@@ -40,7 +40,5 @@ def window_rows(arm: str, run: Run) -> Iterator[Document]:
 
 def _sums(run: Run, name: str, place: np.ndarray[Any, np.dtype[np.int64]], windows: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the sums of a column of the steps over windows."""
-    sums: np.ndarray[Any, np.dtype[np.float64]] = np.bincount(
-        place, weights=run.steps[name].to_numpy().astype(np.float64), minlength=windows
-    )
-    return sums
+    weights = run.steps[name].to_numpy().astype(np.float64)
+    return np.asarray(np.bincount(place, weights=weights, minlength=windows), dtype=np.float64)

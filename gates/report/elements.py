@@ -88,8 +88,8 @@ def page(title: str, content: Iterable[ET.Element]) -> bytes:
         own = ET.SubElement(head, tag)
         own.text = text
     root = element("html", head, element("body", element("main", *content)), lang="en")
-    text: str = ET.tostring(root, encoding="unicode", method="html")
-    return f"<!DOCTYPE html>\n{text}\n".encode()
+    made: str = ET.tostring(root, encoding="unicode", method="html")
+    return f"<!DOCTYPE html>\n{made}\n".encode()
 
 
 def _policy(script: str) -> str:

@@ -75,6 +75,8 @@ def _content(predicate: Document, story: Story, tables: tuple[CellTables, ...], 
     there = [(key, title, content) for key, title, content in sections if content]
     links = (element("li", element("a", title, href=f"#{key}")) for key, title, _ in there)
     yield element("nav", element("ul", *links), aria_label="Sections")
+    reading = "Point at the marks of a chart, or give it the focus and use the arrow keys, to read its figures; each has its table, too."
+    yield element("p", reading, class_="note")
     for key, title, content in there:
         yield element("section", element("h2", title), *content, id=key)
 

@@ -69,6 +69,6 @@ def _tail(metric: str, found: Mapping[str, Floats], key: str) -> ET.Element:
                 chart.point(value, (len(ascending) - place) / len(ascending), text)
     chart.logarithmic("x", format_seconds)
     chart.logarithmic("y", lambda share: f"{share * 100:g} %")
-    chart.axes.set_ylabel("share of requests\nthat took longer")
+    chart.axes.set_ylabel("share of requests beyond")
     data = table(name, ("percentile", *found), rows.values())
     return figure(chart, f"{name}: the tail", data, legend=[(arm, arm) for arm in found])
