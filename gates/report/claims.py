@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from gates.claim import ALL_REQUESTS
 from gates.render.figures import accepted, bounds, change, confidence, subject
 from gates.render.story import Story, claim_row, columns
 from gates.report.elements import element, folded, table
 from gates.report.figure import OUTCOMES, Chart, colour, figure, label
+from gates.strata import parse_stratum
 
 Document = Mapping[str, Any]
 MOST_DRAWN = 16
@@ -81,7 +83,11 @@ def reading(claim: Document) -> str:
 
 def _short(claim: Document) -> str:
     """Return what a claim is about in the few letters that fit beside a chart."""
-    text = subject(claim)
+    stratum = claim["stratum"]
+    text = subject({**claim, "stratum": ALL_REQUESTS})
+    if stratum != ALL_REQUESTS:
+        bin_ = parse_stratum(stratum)
+        text += f", {bin_.tokens_from} tok+" if bin_.tokens_to is None else f", {bin_.tokens_from}-{bin_.tokens_to - 1} tok"
     for words, letters in _SHORT.items():
         text = text.replace(words, letters)
     return text

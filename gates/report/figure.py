@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -39,7 +39,9 @@ DASHES = {"baseline": (4, 2), "candidate": (1, 0), "run": (1, 0)}
 MARKERS = {"baseline": "o", "candidate": "D"}
 OUTCOMES = {"holds": "good", "disproved": "bad", "undecided": "open"}
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
-_REFERENCE = re.compile(r"url\(#")
+_PLACES = ("d", "x", "y", "transform")
+_DECIMALS = re.compile(r"-?\d+\.\d+")
+"""Of places: a tenth of a point is finer than a screen shows."""
 _COLOUR = {colour: f"var(--{role})" for role, colour in _ROLES.items()}
 _NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 _COLOURS = re.compile("|".join(_COLOUR))
@@ -157,18 +159,8 @@ def _for_page(node: ET.Element, key: str) -> ET.Element:
     for child in [child for child in node if child.tag.rpartition("}")[2] in ("metadata", "style")]:
         node.remove(child)
     node.tag = node.tag.removeprefix(_SVG)
-    attributes: dict[str, Any] = {}
-    for name, value in node.attrib.items():
-        if name == "id":
-            if node.tag not in ("g", "text"):  # groups are named for people who edit drawings
-                attributes["id"] = f"{key}-{value}"
-        elif name == _LINK:
-            attributes["href"] = f"#{key}-{value.removeprefix('#')}"
-        elif node.tag != "svg" or name not in ("width", "height", "version"):
-            attributes[name] = _COLOURS.sub(lambda found: _COLOUR[found[0]], _REFERENCE.sub(f"url(#{key}-", value))
-    if node.tag == "text":
-        attributes["style"] = re.sub(r"font: ([\d.]+px)[^;]*", r"font-size: \1", attributes.get("style", ""))
-    node.text, node.tail = (node.text if node.tag == "text" else _spaces(node.text)), None
+    node.text, node.tail = (node.text if node.tag == "text" else None), None
+    attributes = {kept: value for name, own in node.attrib.items() for kept, value in _attribute(node.tag, name, own, key)}
     node.attrib.clear()
     node.attrib.update(attributes)
     for child in node:
@@ -176,8 +168,29 @@ def _for_page(node: ET.Element, key: str) -> ET.Element:
     return node
 
 
-def _spaces(text: str | None) -> str | None:
-    return None if text is None or not text.strip() else text
+def _attribute(tag: str, name: str, value: str, key: str) -> Iterator[tuple[str, str]]:
+    """Yield an attribute of a drawing as the page has it; nothing for one that the page does without."""
+    if name == "id":
+        if tag not in ("g", "text"):  # groups are named for people who edit drawings
+            yield "id", f"{key}-{value}"
+    elif name == _LINK:
+        yield "href", f"#{key}-{value.removeprefix('#')}"
+    elif name == "style":
+        own = re.sub(r"font: ([\d.]+px)[^;]*|font-size: ([\d.]+px)|; font-family: [^;]*", _size, value) if tag == "text" else value
+        yield (
+            "style",
+            _COLOURS.sub(lambda found: _COLOUR[found[0]], own.replace("url(#", f"url(#{key}-")).replace("; ", ";").replace(": ", ":"),
+        )
+    elif name in _PLACES:
+        yield name, " ".join(_DECIMALS.sub(lambda found: f"{float(found[0]):.1f}", value).split())
+    elif tag != "svg" or name not in ("width", "height", "version"):
+        yield name, value.replace("url(#", f"url(#{key}-")
+
+
+def _size(font: re.Match[str]) -> str:
+    """Return what the page keeps of a font: its size."""
+    size = font[1] or font[2]
+    return f"font-size: {size}" if size else ""
 
 
 _SETTINGS: dict[str, Any] = {

@@ -11,7 +11,7 @@ from gates.report.source import CellTables
 from replay.units import format_seconds
 
 PARTS = ("compute", "memory stall", "launch", "sync")
-_HATCHES = ("", "///", "|||", "xxx")
+_HATCHES = ("", "///", "|||", "+++")
 _BAR = 0.38
 
 

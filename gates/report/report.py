@@ -31,7 +31,7 @@ Section = tuple[str, str, list[ET.Element]]
 """Key, title and content."""
 Part = Callable[[CellTables, Document, Document, str], list[ET.Element]]
 """Returns a cell's part of a section, of its tables, its verdict, the plan and a key of its own."""
-MOST_CELLS = 4
+MOST_CELLS = 3
 """Cells with charts: a page stays small enough to attach to a ticket."""
 
 
