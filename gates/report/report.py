@@ -17,7 +17,7 @@ from gates.report.foot import evidence_section, mapping_section
 from gates.report.layers import layers_section
 from gates.report.roofline import roofline_section
 from gates.report.shift import shift_section
-from gates.report.source import CellTables, cell_tables
+from gates.report.source import CellTables, cell_tables, own_evidence
 from gates.report.tails import tails_section
 from gates.report.top import head, mitigation, why
 from gates.report.windows import windows_section
@@ -54,9 +54,10 @@ def render_report(document: Document, packet: Packet) -> bytes:
         SpecError: a file of the evidence is damaged.
     """
     predicate, story = document["predicate"], tell(document)
-    tables = cell_tables(packet, len(predicate["per_trace"]))
+    evidence = own_evidence(packet, predicate["evidence"])
+    tables = cell_tables(evidence, len(predicate["per_trace"]))
     with drawing():
-        content = list(_content(predicate, story, tables, sorted(name for name in packet.names if name.startswith(f"{EVIDENCE}/"))))
+        content = list(_content(predicate, story, tables, sorted(name for name in evidence.names if name.startswith(f"{EVIDENCE}/"))))
     title = f"{story.decision.upper()} ({story.basis}): {predicate['per_trace'][0]['trace']}"
     return page(title, content)
 

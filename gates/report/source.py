@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gates.packet.modelled import SHEETS
-from gates.packet.packet import EVIDENCE, Packet
+from gates.packet.packet import EVIDENCE, MANIFEST, Packet, is_intact
 from gates.packet.requests import HARDWARE, MAPPINGS, REQUEST
 from gates.packet.windows import WINDOWS
 from gates.statistics.blocks import Floats
 from replay import documents
+from replay.errors import SpecError
+from replay.provenance import digest_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +51,32 @@ class CellTables:
     hardware: Document | None = None
     ranks: Mapping[str, int] = field(default_factory=dict)
     """Devices over which an arm splits each kernel."""
+
+
+def own_evidence(packet: Packet, evidence: Document | None) -> Packet:
+    """Return the evidence of a packet that a verdict's record `evidence` is about; nothing where there is none, or none lies there.
+
+    What an earlier gate left beside a verdict without evidence is not the verdict's.
+
+    Raises:
+        SpecError: the evidence is that of another verdict, or a file of it is not as it was written (when that is read).
+    """
+    place = f"{EVIDENCE}/{MANIFEST}"
+    if evidence is None or place not in packet.names:
+        return Packet(where=packet.where, names=frozenset(), read=packet.read)
+    fix = "take the packet as it was written, or gate again"
+    manifest = packet.read(place)
+    if digest_bytes(manifest) != evidence["digest"]:
+        raise SpecError(f"{packet.where}: {place}", "another digest than the verdict names", "the verdict's own evidence", fix)
+    rows = {f"{EVIDENCE}/{row['path']}": row for row in _json(packet, place)["files"]}
+
+    def read(name: str) -> bytes:
+        data = packet.read(name)
+        if not is_intact(rows[name], data):
+            raise SpecError(f"{packet.where}: {name}", "another content than the manifest lists", "the file as it was written", fix)
+        return data
+
+    return Packet(where=packet.where, names=frozenset(rows), read=read)
 
 
 def cell_tables(packet: Packet, cells: int) -> tuple[CellTables, ...]:
@@ -153,8 +181,6 @@ def _csv(packet: Packet, name: str) -> Rows:
 def _parquet(packet: Packet, name: str) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from replay.errors import SpecError
 
     try:
         return pq.read_table(io.BytesIO(packet.read(name)))

@@ -94,6 +94,16 @@ def test_the_page_is_made_again_from_folder_zip_and_verdict_and_is_part_of_the_p
     assert gated.replay("verify", OUT).exit_code != 0
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "*/requests.parquet", "*/layers.csv"])
+def test_evidence_that_is_not_the_verdicts_own_is_refused(gated, name):
+    [path] = (gated.folder / OUT / "evidence").glob(name)
+    path.write_bytes(path.read_bytes().replace(b"0", b"1", 1))
+    result = gated.replay("report", OUT)
+    assert result.exit_code == 2
+    assert path.name in result.stderr
+    assert not (gated.folder / "report.html").exists()
+
+
 def test_a_verdict_alone_says_what_is_missing(gated):
     gated.write("alone.json", gated.read(f"{OUT}/verdict.json"))
     assert gated.replay("report", "alone.json").exit_code == 0
