@@ -107,7 +107,7 @@ class Chart:
 
         axis = self.axes.xaxis if side == "x" else self.axes.yaxis
         self.axes.set(**{f"{side}scale": "log"})
-        low, high = sorted(axis.get_view_interval())
+        low, high = self.axes.get_xlim() if side == "x" else self.axes.get_ylim()
         axis.set_major_locator(LogLocator(subs=(1.0,) if math.log10(high / low) > 1.5 else (1.0, 2.0, 5.0), numticks=6))
         axis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))
         axis.set_minor_locator(NullLocator())

@@ -130,8 +130,9 @@ def _panel(metric: str, found: Shift, gated: Sequence[Document], key: str) -> ET
         chart.point(places[index], float(changes[index]), f"{name} p{percent:g}: {_moved(found, index)}")
     for claim in gated:
         _mark(chart, claim, name)
-    axes.set_xticks([_place(percent) for percent in _TICKS if percent <= found.percents[-1]])
-    axes.set_xticklabels([f"p{percent:g}" for percent in _TICKS if percent <= found.percents[-1]])
+    last = max(found.percents[-1], *(claim["percentile"] for claim in gated), _TICKS[0])
+    ticks = [percent for percent in _TICKS if percent <= last]
+    axes.set_xticks([_place(percent) for percent in ticks], [f"p{percent:g}" for percent in ticks])
     axes.set_ylabel("change, %")
     rows = [_row(found, index) for index in range(len(found.percents))]
     rows += [[f"p{claim['percentile']:g} (claim)", *_arms(claim), change(claim), bounds(claim), claim["outcome"]] for claim in gated]
