@@ -198,6 +198,7 @@ _SETTINGS: dict[str, Any] = {
     "svg.hashsalt": "replay-gate",
     "text.parse_math": False,
     "axes.formatter.use_mathtext": False,
+    "axes.formatter.useoffset": False,
     "axes.unicode_minus": False,
     "font.family": ["DejaVu Sans"],
     "font.size": TYPE_PT,
