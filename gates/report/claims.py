@@ -30,19 +30,19 @@ _SHORT = {
 _MARKERS = {"holds": "o", "disproved": "X", "undecided": "s"}
 
 
-def claims_section(story: Story) -> list[ET.Element]:
-    """Return the forest plot of the claims that matter most, and the table of all."""
+def claims_section(story: Story, cells: Sequence[Document]) -> list[ET.Element]:
+    """Return the forest plot of the claims that matter most, and the table of all; `cells` are those of the verdict, in its order."""
     drawn = [claim for claim in story.claims if _scaled(claim) is not None][:MOST_DRAWN]
     everything = _table(story.claims, story)
     if not drawn:
         return [element("p", "No claim has bounds, so there is nothing to draw: each claim's reason stands in its row."), everything]
-    shown = [forest(drawn, story)]
+    shown = [forest(drawn, story, cells)]
     return [*shown, folded(f"All {len(story.claims)} claims", everything) if len(drawn) < len(story.claims) else everything]
 
 
-def forest(claims: Sequence[Document], story: Story) -> ET.Element:
+def forest(claims: Sequence[Document], story: Story, cells: Sequence[Document]) -> ET.Element:
     """Return the forest plot: each claim's worsening and its bounds in multiples of the margin that was accepted for it."""
-    chart = Chart(key="forest", height_pt=46 + 17 * len(claims), names=[label(_short(claim)) for claim in claims])
+    chart = Chart(key="forest", height_pt=46 + 17 * len(claims), names=[label(_short(claim, cells)) for claim in claims])
     axes = chart.axes
     axes.axvspan(-1e9, 1.0, color=colour("reach"), alpha=0.12, lw=0)
     axes.axvline(0.0, color=colour("ink"), lw=0.8)
@@ -68,6 +68,8 @@ def forest(claims: Sequence[Document], story: Story) -> ET.Element:
         "Lines are the bounds of each change in multiples of the worsening that was accepted beforehand; the dashed line at 1 is that "
         "limit. Hollow marks are advisory claims."
     ]
+    if len(cells) > 1:
+        notes.append("Numbers in brackets are the cells, in the order in which they are named above.")
     if len(claims) < len(story.claims):
         notes.append(f"The {len(claims)} of {len(story.claims)} claims that decide most; the table has all.")
     caption = "How far each figure moved, beside how far it was allowed to"
@@ -81,7 +83,7 @@ def reading(claim: Document) -> str:
     return f"{place}: {change(claim)}, bounds {bounds(claim)}, accepted {accepted(claim)}: {claim['outcome']}{advisory}"
 
 
-def _short(claim: Document) -> str:
+def _short(claim: Document, cells: Sequence[Document]) -> str:
     """Return what a claim is about in the few letters that fit beside a chart."""
     stratum = claim["stratum"]
     text = subject({**claim, "stratum": ALL_REQUESTS})
@@ -90,7 +92,9 @@ def _short(claim: Document) -> str:
         text += f", {bin_.tokens_from} tok+" if bin_.tokens_to is None else f", {bin_.tokens_from}-{bin_.tokens_to - 1} tok"
     for words, letters in _SHORT.items():
         text = text.replace(words, letters)
-    return text
+    own = (claim["trace"], claim["hardware"])
+    number = next((number for number, cell in enumerate(cells, 1) if (cell["trace"], cell["hardware"]) == own), 0)
+    return f"[{number}] {text}" if len(cells) > 1 else text
 
 
 def _table(claims: Sequence[Document], story: Story) -> ET.Element:

@@ -66,7 +66,7 @@ def _content(predicate: Document, story: Story, tables: tuple[CellTables, ...], 
     yield from head(predicate, story)
     sections = [
         ("undo", "What to undo", mitigation(story)),
-        ("claims", "Claims", claims_section(story)),
+        ("claims", "Claims", claims_section(story, predicate["per_trace"])),
         ("why", "Why", why(story)),
         ("attribution", "Attribution", attribution_section(predicate)),
         *_by_cell(predicate, tables),

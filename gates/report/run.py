@@ -51,7 +51,9 @@ def _content(run: Run, cell: CellTables) -> Iterator[ET.Element]:
         ("Memory stall", f"{told['memory_stall_ratio'][ALL_LAYERS]:.1%} of the busy time"),
         (
             "Energy per token",
-            "not known: the accelerator has no power" if told["joules_per_token"] is None else f"{told['joules_per_token']:.4g} J",
+            "not known: nothing is said of the power of this accelerator"
+            if told["joules_per_token"] is None
+            else f"{told['joules_per_token']:.4g} J",
         ),
         ("Preemptions", f"{told['preemptions_count']:,}"),
         ("Mapping", run.mapping_digest),

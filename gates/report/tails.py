@@ -59,14 +59,16 @@ def _tail(metric: str, found: Mapping[str, Floats], key: str) -> ET.Element:
         values, shares = curve(ascending)
         shown = values > 0
         chart.axes.step(values[shown], shares[shown], where="post", color=colour(arm), lw=1.6, ls=(0, DASHES[arm]))
+        marks = []
         for percent in PERCENTS:
             place = rank(len(ascending), percent) - 1
             value = float(ascending[place])
             rows[percent].append(format_seconds(value))
             if value > 0:
                 text = f"{name} p{percent:g}, {arm}: {format_seconds(value)} ({len(ascending) - 1 - place} of {len(ascending)} beyond)"
-                chart.axes.plot(value, (len(ascending) - place) / len(ascending), marker="o", ms=3, color=colour(arm))
-                chart.point(value, (len(ascending) - place) / len(ascending), text)
+                marks.append((value, (len(ascending) - place) / len(ascending)))
+                chart.point(*marks[-1], text)
+        chart.axes.plot([x for x, _ in marks], [y for _, y in marks], "o", ms=3, color=colour(arm))
     chart.logarithmic("x", format_seconds)
     chart.logarithmic("y", lambda share: f"{share * 100:g} %")
     chart.axes.set_ylabel("share of requests beyond")

@@ -275,6 +275,14 @@ def test_one_request_gives_sentences():
     assert section(tails_section, cell, "0").all("figure")
 
 
+def test_an_arm_that_never_waits_is_no_fault_of_a_tail():
+    idle = {**requests(500), "queue_s": np.zeros(500)}
+    found = section(tails_section, CellTables(requests={"baseline": requests(500), "candidate": idle}, paired=True), "0")
+    chart = found.one("figure", id="tail-queue-0")
+    assert {mark.split(",")[1].split(":")[0].strip() for mark in chart.marks} == {"baseline"}
+    assert all(row[2] == "0 s" for row in chart.rows[1:])
+
+
 def test_requests_that_were_all_refused_give_sentences():
     nothing = {name: np.full(50, np.nan) if name.endswith("_s") and name != "arrival_s" else own for name, own in requests(50).items()}
     cell = CellTables(requests={"baseline": nothing, "candidate": nothing}, paired=True)
@@ -299,6 +307,7 @@ def test_many_cells_with_many_requests_stay_small(monkeypatch):
     assert len(data) < LIMIT_BYTES
     found = read_page(data)
     assert len(found.one("section", id="tails").all("h3")) == MOST_CELLS
+    assert "[1] TTFT p99" in found.one("figure", id="forest").one("svg").text
     assert f"{12 - MOST_CELLS} more cells" in found.one("section", id="tails").text
 
 
