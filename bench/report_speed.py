@@ -11,16 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from gate_speed import CANDIDATES, request_of
-from replay_speed import CONVERSATION, HARDWARE, MODEL, common_workload, synthetic_trace
+from gate_speed import CANDIDATES, conversation_cell, request_of
 
 from gates.gate import gate
 from gates.packet.outcome import write_outcome
 from gates.packet.packet import open_packet
 from gates.report.report import read_verdict, render_report
-from gates.request import Cell
-from replay.catalog.hardware import read_hardware
-from replay.ingress.reader import read_trace
 from replay.specs.mapping import parse_mapping
 
 TARGET_S, TARGET_BYTES = 2.0, 1_500_000
@@ -29,18 +25,15 @@ REPEATS = 5
 
 def main() -> None:
     """Print the figures."""
-    if CONVERSATION.is_file():
-        whole = read_trace(CONVERSATION)
-        trace = common_workload("W2", whole, whole.requests.num_rows)
-    else:
-        trace = synthetic_trace()
-    cell = Cell(trace=trace, trace_name=trace.name, model=MODEL, hardware=read_hardware(HARDWARE))
+    cell = conversation_cell()
     candidate = parse_mapping(CANDIDATES["other tiles of multiplies"], "bench")
     result = gate(request_of(cell, candidate, 2), lambda _: None)
     with tempfile.TemporaryDirectory() as folder:
         start_s = time.perf_counter()
         write_outcome(result, Path(folder))
-        print(f"{trace.name}: {trace.requests.num_rows} requests; the whole packet is written in {time.perf_counter() - start_s:.1f} s")
+        print(
+            f"{cell.trace.name}: {cell.trace.requests.num_rows} requests; the whole packet is written in {time.perf_counter() - start_s:.1f} s"
+        )
         packet = open_packet(Path(folder))
         times_s = []
         for _ in range(REPEATS):
