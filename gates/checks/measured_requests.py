@@ -166,4 +166,8 @@ def _chance_of_as_many(baseline: int, candidate: int, share: float) -> float:
     if total > 10_000:  # the sum below would take long; so many are far beyond any margin of chance or tolerance
         deviation = (candidate - 0.5 - total * share) / math.sqrt(total * share * (1 - share))
         return 0.5 * math.erfc(deviation / math.sqrt(2.0))
-    return sum(math.comb(total, k) * share**k * (1 - share) ** (total - k) for k in range(candidate, total + 1))
+    ways = math.lgamma(total + 1)  # as logarithms: the number of ways is larger than a float from about 1030 requests on
+    return sum(
+        math.exp(ways - math.lgamma(k + 1) - math.lgamma(total - k + 1) + k * math.log(share) + (total - k) * math.log1p(-share))
+        for k in range(candidate, total + 1)
+    )

@@ -27,6 +27,7 @@ VERBS = {
     "quality": "Measure what a mapping's number formats do to a model's answers.",
     "selfcheck": "Measure how often the gate is wrong on a trace and a policy.",
     "explain": "Tell the story of a verdict in a page.",
+    "report": "Draw a verdict, a packet or a run as a page.",
     "verify": "Check a packet's schema, digests and signature without replaying.",
     "reproduce": "Recompute a verdict from its packet and compare it byte for byte.",
     "scenario": "Run described cases through the gate and compare its verdicts with the expected ones.",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gates.cli.commits import repository_prefix
-from gates.packet.packet import EVIDENCE, PACKET, SIGNATURE, SUMMARY, VERDICT
+from gates.packet.packet import EVIDENCE, PACKET, REPORT, SIGNATURE, SUMMARY, VERDICT
 from replay import documents
 from replay.errors import SpecError
 
@@ -27,7 +27,8 @@ def clear_outcome(folder: Path) -> None:
     check_place(folder / EVIDENCE)
     if (folder / EVIDENCE).is_dir():
         shutil.rmtree(folder / EVIDENCE)
-    for name, is_ours in ((VERDICT, _is_verdict), (PACKET, _is_index), (SIGNATURE, _is_envelope), (SUMMARY, _is_summary)):
+    own = ((VERDICT, _is_verdict), (PACKET, _is_index), (SIGNATURE, _is_envelope), (SUMMARY, _is_summary), (REPORT, is_report))
+    for name, is_ours in own:
         path = folder / name
         documents.check_writable(path)
         if not os.path.lexists(path):
@@ -90,6 +91,16 @@ def _is_envelope(path: Path) -> bool:
 def _has_keys(path: Path, keys: set[str]) -> bool:
     try:
         return set(documents.read_json_object(path, "a file of a packet")) == keys
+    except SpecError:
+        return False
+
+
+def is_report(path: Path) -> bool:
+    """Return whether a file is a page of ours."""
+    from gates.report.elements import BEGINS
+
+    try:
+        return documents.read_bytes(path, "a report").startswith(BEGINS)
     except SpecError:
         return False
 

@@ -99,6 +99,16 @@ def test_a_candidate_that_fails_more_than_chance_explains_is_a_regression_even_b
     assert found(RUN, changed("status", ["failed"] * 8 + ["completed"] * 1992)).verdict.basis != "regression"
 
 
+def test_failures_by_the_thousand_have_the_chance_that_exact_fractions_give():
+    from fractions import Fraction
+    from math import comb
+
+    from gates.checks.measured_requests import _chance_of_as_many
+
+    exact = sum(Fraction(comb(3100, k), 2**3100) for k in range(1600, 3101))
+    assert _chance_of_as_many(1500, 1600, 0.5) == pytest.approx(float(exact), rel=1e-9)
+
+
 def test_failures_by_the_hundred_thousand_are_compared_in_no_time():
     from gates.checks.measured_requests import _chance_of_as_many
 
