@@ -10,6 +10,7 @@ import pytest
 from replay.errors import SpecError
 from replay.quality.weights.checkpoint import read_checkpoint
 from replay.quality.weights.gguf import GgufFile
+from replay.quality.weights.tokenizer import Tokenizer
 from tests.probe_models import CONFIG, inside_package, random_tensors, write_folder_of, write_safetensors
 
 ROUNDED = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -186,3 +187,37 @@ def test_a_folder_without_weights_is_one_sentence(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     with pytest.raises(SpecError, match="a folder without"):
         read_checkpoint(tmp_path)
+
+
+BYTES = [chr(code) for code in (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x180))]
+"""The letters that stand for single bytes, and a few beyond."""
+MERGES = ["a b", "Ġ ab", "ab ab", "1 2"]
+PIECES = [*BYTES, "ab", "Ġab", "abab", "12"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "pieces"),
+    [
+        ("gpt-2", "abab ab12", ["abab", "Ġab", "12"]),
+        ("smollm", "abab ab12", ["abab", "Ġab", "1", "2"]),
+        ("smollm", "it's  \n\n12", ["i", "t", "'", "s", "Ġ", "Ġ", "Ċ", "Ċ", "1", "2"]),
+        ("gpt-2", "é", ["Ã", "©"]),
+    ],
+)
+def test_texts_are_cut_and_merged_as_byte_level_pairs(words, text, pieces):
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": words,
+        "tokenizer.ggml.tokens": PIECES,
+        "tokenizer.ggml.merges": MERGES,
+    }
+    tokenizer = Tokenizer.of(metadata)
+    assert [PIECES[token] for token in tokenizer.encode(text, "x")] == pieces
+    assert Tokenizer.of(metadata | {"tokenizer.ggml.pre": "llama-bpe"}) is None
+    assert Tokenizer.of(metadata | {"tokenizer.ggml.model": "llama"}) is None
+
+
+def test_a_piece_that_the_vocabulary_lacks_is_one_sentence():
+    tokenizer = Tokenizer(["a"], ["a b"], "gpt-2")
+    with pytest.raises(SpecError, match=r"'b' is not in the vocabulary"):
+        tokenizer.encode("b", "probes.jsonl:3")
