@@ -110,7 +110,7 @@ def main() -> None:
         wall_s, cores_s = time.perf_counter() - start_s, time.process_time() - cores_s
         times = f"{wall_s:6.1f} s ({cores_s:.1f} s of all cores)  {wall_s / TARGET_S:5.2f} of the target"
         print(f"  {name:<34} {times}  {result.verdict.decision}")
-    time_five_knobs(trace, jobs)
+    time_five_knobs(cell.trace, jobs)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from gates.report.figure import Chart, colour, figure, label
 Document = Mapping[str, Any]
 MOST = 20
 """Bars of a waterfall; the table has all rows."""
-_KNOWN = ("knob", "metric", "effect", "share", "interval", "method", "effect_alone")
+LEAST_REST = 0.5
+"""Percent of the change that is no rounding of shares, which add up to the whole."""
+_KNOWN = ("knob", "metric", "effect", "share", "interval", "method", "effect_alone", "effect_last")
 
 
 def attribution_section(predicate: Document) -> list[ET.Element]:
@@ -41,7 +43,9 @@ def _explained(predicate: Document) -> Sequence[Document]:
 
 def _waterfall(rows: Sequence[Document], claim: Document | None, metric: str, key: str) -> ET.Element:
     drawn = sorted(rows, key=lambda row: -abs(row["share"]))[:MOST]
-    names = [*(label(one["knob"], 22) for one in drawn), "together / other", "whole change"]
+    rest = 100.0 - 100.0 * sum(one["share"] for one in drawn)
+    other = ["together / other"] if abs(rest) >= LEAST_REST else []
+    names = [*(label(one["knob"], 22) for one in drawn), *other, "whole change"]
     chart = Chart(key=key, height_pt=52 + 17 * len(names), names=names)
     axes, start = chart.axes, 0.0
     for row, one in enumerate(drawn):
@@ -51,12 +55,14 @@ def _waterfall(rows: Sequence[Document], claim: Document | None, metric: str, ke
         axes.plot([start + share] * 2, [row - 0.3, row + 1.3], color=colour("ink"), lw=0.6)
         chart.point(start + share / 2, row, _told(one, claim))
         start += share
-    rest = 100.0 - start
-    axes.barh(len(drawn), rest, 0.6, left=start, color="none", ec=colour("reach"), lw=0.8)
-    chart.point(start + rest / 2, len(drawn), f"together, and what no single knob explains: {rest:+.0f} % of the change")
-    axes.barh(len(drawn) + 1, 100, 0.6, color=colour("reach"))
+    if other:
+        axes.barh(len(drawn), rest, 0.6, left=start, color="none", ec=colour("reach"), lw=0.8)
+        chart.point(
+            start + rest / 2, len(drawn), f"knobs that are not drawn, and what no single knob explains: {rest:+.0f} % of the change"
+        )
+    axes.barh(len(names) - 1, 100, 0.6, color=colour("reach"))
     about = metric if claim is None else subject(claim)
-    chart.point(50, len(drawn) + 1, f"the whole change of {about}")
+    chart.point(50, len(names) - 1, f"the whole change of {about}")
     axes.axvline(0, color=colour("ink"), lw=0.8)
     axes.set_xlabel("share of the change, %")
     data = table(f"Shares of the change of {about}", ("knob", "share"), [[one["knob"], f"{one['share'] * 100:.0f} %"] for one in drawn])
@@ -67,7 +73,17 @@ def _waterfall(rows: Sequence[Document], claim: Document | None, metric: str, ke
 def _table(rows: Sequence[Document], claims: Mapping[str, Document]) -> ET.Element:
     """Return every row of the attribution, whatever further columns a verdict of a later version has."""
     others = list(dict.fromkeys(name for row in rows for name in row if name not in _KNOWN))
-    heading = ("knob", "figure", "effect", "alone", "share", "bounds", "method", *(name.replace("_", " ") for name in others))
+    heading = (
+        "knob",
+        "figure",
+        "effect",
+        "alone",
+        "on top of the others",
+        "share",
+        "bounds",
+        "method",
+        *(name.replace("_", " ") for name in others),
+    )
     return table("Effects of the changed knobs", heading, [list(_cells(row, claims.get(row["metric"]), others)) for row in rows])
 
 
@@ -76,6 +92,7 @@ def _cells(row: Document, claim: Document | None, others: Sequence[str]) -> Iter
     yield row["metric"] if claim is None else subject(claim)
     yield _amount(row["effect"], claim)
     yield _amount(row.get("effect_alone"), claim)
+    yield _amount(row.get("effect_last"), claim)
     yield "-" if row["share"] is None else f"{row['share'] * 100:.0f} %"
     interval = row["interval"]
     yield "-" if interval is None else f"{_amount(interval['lower'], claim)} .. {_amount(interval['upper'], claim)}"

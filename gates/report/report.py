@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 from gates.packet.packet import EVIDENCE, VERDICT, Packet
 from gates.render.story import tell
 from gates.report.attribution import attribution_section
+from gates.report.cause import cause_section
 from gates.report.claims import claims_section
 from gates.report.cohorts import cohorts_section
 from gates.report.elements import element, page
@@ -69,6 +70,7 @@ def _content(predicate: Document, story: Story, tables: tuple[CellTables, ...], 
         ("claims", "Claims", claims_section(story, predicate["per_trace"])),
         ("why", "Why", why(story)),
         ("attribution", "Attribution", attribution_section(predicate)),
+        ("cause", "Where it comes from", cause_section(predicate)),
         *_by_cell(predicate, tables),
         ("mapping", "What differs", mapping_section(predicate, tables)),
         ("evidence", "Evidence", evidence_section(predicate, files)),

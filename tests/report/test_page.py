@@ -125,7 +125,7 @@ def test_attribution_holds_every_row_and_columns_that_a_later_verdict_may_have()
     table = found.all("table")[-1].rows
     assert table[0][-1] == "cohort"
     assert [row[0] for row in table[1:]] == ["gemm.tile", "batching.max_running"]
-    assert table[2][5] == "-3.0 % .. 0 %"
+    assert table[2][6] == "-3.0 % .. 0 %"
     assert any("gemm.tile: +24.0 %, 100 % of the change" in mark for mark in found.one("figure").marks)
     assert any("+8 % of the change" in mark for mark in found.one("figure").marks)
 
@@ -329,3 +329,19 @@ def test_a_verdict_of_another_version_is_refused_in_a_sentence():
 
 def test_text_beside_elements_keeps_its_order():
     assert read_page(page("t", [element("p", "a", element("b", "<i>"), "c\u2028d")])).one("p").text == "a<i>c\N{REPLACEMENT CHARACTER}d"
+
+
+def test_the_cause_is_told_in_tables_of_stages_cohorts_and_owners():
+    document = copy.deepcopy(regression())
+    predicate = document["predicate"]
+    predicate["stages"] = [
+        {"stage": "tiling", "check": "tile_cost", "holds": False, "evidence": "steps take 31 % longer"},
+        {"stage": "tiling", "check": "cache_pool", "holds": True, "evidence": None},
+    ]
+    predicate["cohorts"] = [
+        {"dimension": "window", "cohort": "<b>late</b>", "requests": 1200, "traffic_ratio": 0.1, "regression_ratio": 0.75, "carries": True}
+    ]
+    stages, cohorts, owners = (found.rows for found in rendered(document).one("section", id="cause").all("table"))
+    assert stages[1:] == [["tiling", "tile cost", "steps take 31 % longer"], ["tiling", "cache pool", "holds"]]
+    assert cohorts[1] == ["window", "<b>late</b>", "1,200", "10.0%", "75.0%", "carries it"]
+    assert [row[0] for row in owners[1:]] == [row["owner"] for row in predicate["owners"]]
