@@ -3,6 +3,7 @@
     python bench/report_speed.py
 
 A gate is run, its packet is written, and then the page alone is drawn again, in a process that has matplotlib loaded, as a gate's own is.
+A busy machine stretches the wall time, so that of all cores is printed, too.
 """
 
 from __future__ import annotations
@@ -31,17 +32,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         start_s = time.perf_counter()
         write_outcome(result, Path(folder))
+<<<<<<< HEAD
         written_s = time.perf_counter() - start_s
         print(f"{cell.trace.name}: {cell.trace.requests.num_rows} requests; the whole packet is written in {written_s:.1f} s")
+=======
+        wall_s = time.perf_counter() - start_s
+        print(f"{cell.trace.name}: {cell.trace.requests.num_rows} requests; the whole packet is written in {wall_s:.1f} s")
+>>>>>>> report
         packet = open_packet(Path(folder))
-        times_s = []
+        times_s, cores_s = [], []
         for _ in range(REPEATS):
-            start_s = time.perf_counter()
+            start_s, used_s = time.perf_counter(), time.process_time()
             data = render_report(read_verdict(packet), packet)
             times_s.append(time.perf_counter() - start_s)
-    print(
-        f"  the page: {min(times_s):.2f} to {max(times_s):.2f} s ({TARGET_S:g} s), {len(data) / 1e3:.0f} kB ({TARGET_BYTES / 1e3:.0f} kB)"
-    )
+            cores_s.append(time.process_time() - used_s)
+    times = f"{min(times_s):.2f} to {max(times_s):.2f} s ({min(cores_s):.2f} s of all cores; target {TARGET_S:g} s)"
+    print(f"  the page: {times}, {len(data) / 1e3:.0f} kB (target {TARGET_BYTES / 1e3:.0f} kB)")
 
 
 if __name__ == "__main__":

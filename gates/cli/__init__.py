@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import logging
 from typing import Any
 
 import click
@@ -63,6 +64,7 @@ class _Verbs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb; what is wrong with an input becomes one sentence and its exit code."""
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of its font cache, which is nothing to a reader of verdicts
         try:
             return super().invoke(ctx)
         except InputError as error:
