@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pyarrow.compute as pc
+
 from gates.finding import Finding
+from gates.quality.claims import beyond_traffic
 from gates.quality.measure import QualityPair
 from gates.quality.pairs import PairedItems, pair_items
 
@@ -16,6 +19,7 @@ def quality_findings(pair: QualityPair) -> Iterator[Finding]:
     pairs = pair_items(pair.baseline, pair.candidate)
     yield from _items(pairs)
     yield from _settings(pair)
+    yield from _beyond(pair, pairs)
     for result, arm in ((pair.baseline, "baseline"), (pair.candidate, "candidate")):
         yield from (_informs("quality_note", f"quality of the {arm}: {note}") for note in result.facts.notes)
 
@@ -35,6 +39,18 @@ def _items(pairs: PairedItems) -> Iterator[Finding]:
             yield _invalid(
                 code, f"{count} of {len(pairs.before)} items have other {what} in the candidate's evaluation, under the same names"
             )
+
+
+def _beyond(pair: QualityPair, pairs: PairedItems) -> Iterator[Finding]:
+    """Tell of items longer than what the trace asks, of which nothing is claimed."""
+    beyond = beyond_traffic(pairs.items, pair.traffic)
+    if count := pc.sum(beyond).as_py():
+        shortest = pc.min(pairs.items["prompt_tokens"].filter(beyond)).as_py()
+        message = (
+            f"{count} of {len(pairs.before)} items have longer prompts (from {shortest} tokens) than the trace's requests: they are left "
+            "out, and nothing is shown of such prompts"
+        )
+        yield _informs("quality_items_beyond_traffic", message)
 
 
 def _settings(pair: QualityPair) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ def undecided(stage: str, bottleneck: str) -> list[str]:
 MISSES = {
     "S02-tile-of-another-chip": [
         *undecided("tiling", "memory_bandwidth"),
-        "no reason says 'bytes of accumulators, and there are'",
+        "no reason or note says 'bytes of accumulators, and there are'",
         *(f"prompts/tight: {line}" for line in undecided("tiling", "memory_bandwidth")),
         *(f"prompts/roomy: {line}" for line in NOT_RELEASED),
         *NOT_RELEASED,
