@@ -6,6 +6,7 @@ from click.testing import CliRunner
 
 from gates.cli import main
 from gates.quality.pairs import pair_items
+from gates.scenario.compare import differences
 from gates.scenario.evaluations import make_evaluation
 from replay.ingress.quality.reader import read_quality
 
@@ -52,6 +53,13 @@ def test_evaluations_of_different_seeds_are_of_different_prompts(tmp_path):
     part = {"items_count": 50, "correct": 0.5}
     arms = [read_quality(make_evaluation(f"e{seed}", {"seed": seed, "items": [part]}, tmp_path)) for seed in (1, 2)]
     assert pair_items(*arms).prompts_differ == 50
+
+
+def test_what_a_failed_claim_is_told_with_counts_as_said_and_notes_on_those_that_hold_do_not():
+    claims = [{"outcome": outcome, "warnings": [f"the worst task of one that {outcome}"]} for outcome in ("disproved", "holds")]
+    predicate = {"improved": [], "reasons": [], "per_trace": [{"trace": "t", "hardware": "h", "claims": claims}]}
+    assert differences({"says": ["task of one that disproved"]}, predicate) == ()
+    assert differences({"says": ["task of one that holds"]}, predicate) == ("no reason or note says 'task of one that holds'",)
 
 
 @pytest.mark.parametrize(
