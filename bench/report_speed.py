@@ -32,13 +32,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         start_s = time.perf_counter()
         write_outcome(result, Path(folder))
-<<<<<<< HEAD
-        written_s = time.perf_counter() - start_s
-        print(f"{cell.trace.name}: {cell.trace.requests.num_rows} requests; the whole packet is written in {written_s:.1f} s")
-=======
         wall_s = time.perf_counter() - start_s
         print(f"{cell.trace.name}: {cell.trace.requests.num_rows} requests; the whole packet is written in {wall_s:.1f} s")
->>>>>>> report
         packet = open_packet(Path(folder))
         times_s, cores_s = [], []
         for _ in range(REPEATS):

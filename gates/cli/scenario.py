@@ -81,6 +81,8 @@ def _options(given: dict[str, tuple[str, ...]]) -> GateOptions:
         seed=int(one("seed") or 0),
         jobs=os.cpu_count() or 1,
         reference=one("reference"),
+        quality_baseline=one("quality_baseline"),
+        quality_candidate=one("quality_candidate"),
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from gates.finding import Finding
+from gates.quality.claims import beyond_traffic
 from gates.quality.measure import QualityPair
 from gates.quality.pairs import PairedItems, pair_items
 
@@ -20,6 +21,7 @@ def quality_findings(pair: QualityPair) -> Iterator[Finding]:
     yield from _items(pairs)
     yield from _settings(pair)
     yield from _floor(pairs)
+    yield from _beyond(pair, pairs)
     for result, arm in ((pair.baseline, "baseline"), (pair.candidate, "candidate")):
         yield from (_informs("quality_note", f"quality of the {arm}: {note}") for note in result.facts.notes)
 
@@ -47,6 +49,18 @@ def _floor(pairs: PairedItems) -> Iterator[Finding]:
     if mask.any() and not pairs.before[mask].any() and not pairs.after[mask].any():
         message = f"all {int(mask.sum())} task scores are 0 in both arms: a broken grader gives the same, so they show nothing"
         yield _invalid("quality_at_floor", message)
+
+
+def _beyond(pair: QualityPair, pairs: PairedItems) -> Iterator[Finding]:
+    """Tell of items longer than what the trace asks, of which nothing is claimed."""
+    beyond = beyond_traffic(pairs.items, pair.traffic)
+    if count := pc.sum(beyond).as_py():
+        shortest = pc.min(pairs.items["prompt_tokens"].filter(beyond)).as_py()
+        message = (
+            f"{count} of {len(pairs.before)} items have longer prompts (from {shortest} tokens) than the trace's requests: they are left "
+            "out, and nothing is shown of such prompts"
+        )
+        yield _informs("quality_items_beyond_traffic", message)
 
 
 def _settings(pair: QualityPair) -> Iterator[Finding]:

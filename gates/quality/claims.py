@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from gates.claim import ClaimSpec
@@ -13,8 +14,6 @@ from gates.quality.policy import OPT_IN
 from gates.strata import PromptBin, prompt_bins
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from gates.policy import PolicySpec
     from replay.ingress.quality.result import QualityResult
 
@@ -41,6 +40,20 @@ def traffic_by_bin(policy: PolicySpec, prompt_tokens: pa.ChunkedArray) -> tuple[
     count = max(1, len(prompt_tokens))
     bins = prompt_bins(policy.prompt_bin_edges_tokens)
     return tuple(BinTraffic(bin=one, share=(pc.sum(in_bin(prompt_tokens, one)).as_py() or 0) / count) for one in bins)
+
+
+def beyond_traffic(items: pa.Table, traffic: tuple[BinTraffic, ...]) -> pa.ChunkedArray:
+    """Return which items have longer prompts than any request, by bin [items]; none of a metric whose items are all so long.
+
+    How good such answers are says nothing of the trace's: broken long ones would weigh on requests that nobody sends, and sound ones
+    would make up for what short ones lose.
+    """
+    longest = max((found.bin for found in traffic if found.share > 0), key=lambda one: one.tokens_from, default=None)
+    if longest is None or longest.tokens_to is None:
+        return pa.chunked_array([pa.array([False] * items.num_rows)])
+    beyond = pc.fill_null(pc.greater_equal(items["prompt_tokens"], longest.tokens_to), fill_value=False)
+    kept = pc.unique(items["metric"].filter(pc.invert(beyond)))
+    return pc.and_(beyond, pc.is_in(items["metric"], value_set=kept))
 
 
 def in_bin(prompt_tokens: pa.ChunkedArray, one: PromptBin) -> pa.ChunkedArray:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from gates.claim import ALL_REQUESTS, ClaimSpec
 from gates.measure.measured import Measured
-from gates.quality.claims import BinTraffic, in_bin
+from gates.quality.claims import BinTraffic, beyond_traffic, in_bin
 from gates.quality.pairs import PairedItems, pair_items
 from gates.statistics.clustered import clustered_difference
 from gates.statistics.estimate import Estimate, from_t
@@ -69,7 +69,9 @@ def unknown(measured: Sequence[Measured]) -> list[Measured]:
 def _measured(cell: PlannedCell, spec: ClaimSpec, pair: QualityPair, pairs: PairedItems) -> Measured:
     mask = pc.equal(pairs.items["metric"], spec.metric)
     share = None
-    if spec.stratum != ALL_REQUESTS:
+    if spec.stratum == ALL_REQUESTS:
+        mask = pc.and_not(mask, beyond_traffic(pairs.items, pair.traffic))
+    else:
         one = parse_stratum(spec.stratum)
         mask = pc.and_(mask, in_bin(pairs.items["prompt_tokens"], one))
         share = next(found.share for found in pair.traffic if found.bin == one)

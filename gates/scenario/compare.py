@@ -29,8 +29,8 @@ def _differences(expect: Mapping[str, Any], predicate: Document) -> Iterator[str
     codes = {row["code"] for row in reasons}
     yield from (f"reasons: no {code}" for code in expect.get("reasons", ()) if code not in codes)
     yield from (f"reasons: {code} should not be there" for code in expect.get("no_reasons", ()) if code in codes)
-    said = "\n".join(row["message"] for row in reasons)
-    yield from (f"no reason says {text!r}" for text in expect.get("says", ()) if text not in said)
+    said = "\n".join([*(row["message"] for row in reasons), *_notes(predicate)])
+    yield from (f"no reason or note says {text!r}" for text in expect.get("says", ()) if text not in said)
     yield from _cells(expect.get("per_trace", {}), predicate)
 
 
@@ -50,6 +50,13 @@ def _cells(expect: Mapping[str, Any], predicate: Document) -> Iterator[str]:
             yield f"no cell {name}"
         for cell in cells:
             yield from _fields(wanted, cell, f"{name}: ")
+
+
+def _notes(predicate: Document) -> Iterator[str]:
+    """Yield what claims that failed are told with: the worst tasks, the traffic of a bin."""
+    for cell in predicate["per_trace"]:
+        for claim in cell["claims"]:
+            yield from claim["warnings"] if claim["outcome"] == "disproved" else ()
 
 
 def _metric(row: Document) -> str:

@@ -1,4 +1,4 @@
-"""Files of a scenario: contents stated in it are written beside made traces and runs, and every argument becomes a path or a name."""
+"""Files of a scenario: contents stated in it, traces, runs and evaluations are made, and every argument becomes a path or a name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gates.scenario.evaluations import make_evaluation
 from gates.scenario.runs import make_run
 from gates.scenario.scenario import Case, Document, Scenario
 from gates.scenario.traffic import make_trace
@@ -14,7 +15,10 @@ from replay import documents
 from replay.errors import SpecError
 from replay.ingress.native import write_trace
 
-PATHS = ("baseline", "candidate", "trace", "model", "hardware", "measurements", "policy", "owners", "archive", "reference")
+PATHS = (
+    "baseline", "candidate", "trace", "model", "hardware", "measurements", "policy", "owners", "archive", "reference", "quality_baseline",
+    "quality_candidate",
+)  # fmt: skip
 """Arguments that name files."""
 _BARE = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
@@ -58,6 +62,8 @@ class Workplace:
             path = self._folder / f"{name}.parquet"
             write_trace(make_trace(name, scenario.traces[name]), path)
             return path
+        if name in scenario.evaluations:
+            return make_evaluation(name, scenario.evaluations[name], self._folder)
         return make_run(name, scenario.runs[name], self.path, self._folder) if name in scenario.runs else None
 
     def _content(self, name: str) -> Document:

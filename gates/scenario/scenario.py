@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from replay.errors import SpecError
 Document = dict[str, Any]
 FILE_NAME = "scenario.toml"
 _WHAT = "a scenario (TOML)"
+_MADE = ("files", "traces", "runs", "evaluations")
+"""Tables whose entries are made under their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,8 @@ class Scenario:
     """Recipes by the name of the trace."""
     runs: Mapping[str, Document]
     """Measured runs to make, by name."""
+    evaluations: Mapping[str, Document]
+    """Recipes of evaluations of answers, by name."""
 
     @property
     def folder(self) -> Path:
@@ -67,6 +72,7 @@ def read_scenario(path: Path) -> Scenario:
     text = documents.decode(documents.read_bytes(path, _WHAT), str(path), _WHAT)
     document = documents.parse_toml(text, str(path))
     documents.check(document, "scenario.v1", str(path), text)
+    _check_names(document, str(path))
     cases = (Case(name=path.parent.name, gate=document["gate"], expect=document["expect"]), *_controls(document, path.parent.name))
     return Scenario(
         path=path,
@@ -75,7 +81,17 @@ def read_scenario(path: Path) -> Scenario:
         files=document.get("files", {}),
         traces=document.get("traces", {}),
         runs=document.get("runs", {}),
+        evaluations=document.get("evaluations", {}),
     )
+
+
+def _check_names(document: Document, where: str) -> None:
+    """Refuse a name that stands for two things: an argument could mean either."""
+    counted = Counter(name for table in _MADE for name in document.get(table, {}))
+    for name, count in counted.items():
+        if count > 1:
+            got = f"{name!a} stands in {' and '.join(table for table in _MADE if name in document.get(table, {}))}"
+            raise SpecError(where, got, "each name once among files, traces, runs and evaluations", "rename one")
 
 
 def _controls(document: Document, name: str) -> Iterator[Case]:

@@ -85,11 +85,11 @@ def _lengths(recipe: Recipe, key: str, cohort: Counts) -> Counts:
     found = np.empty(len(cohort), dtype=np.int64)
     for place, own in enumerate(recipe.get("cohorts") or [{}]):
         mine = cohort == place
-        found[mine] = _drawn(own.get(key, recipe.get(key)), key, drawn, int(mine.sum()))
+        found[mine] = drawn_lengths(own.get(key, recipe.get(key)), key, drawn, int(mine.sum()))
     return found
 
 
-def _drawn(figures: Any, key: str, draws: np.random.Generator, count: int) -> Counts:
+def drawn_lengths(figures: Any, key: str, draws: np.random.Generator, count: int) -> Counts:
     """Return whole numbers: one figure for all, evenly between two, or log-normal about a median."""
     if figures is None:
         raise SpecError(key, "a cohort without it", "lengths in tokens", "state them for the recipe or for each cohort")

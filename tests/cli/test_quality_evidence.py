@@ -66,7 +66,7 @@ def test_a_narrower_format_without_evidence_supports_no_decision_and_with_equal_
     predicate = gate(evaluated, evaluation(evaluated, "after.jsonl"), 0)
     found = claims_of(predicate)
     assert found["task_accuracy_ratio"]["method"] == "paired_score"
-    assert found["task_accuracy_ratio"]["n"] == 3000
+    assert found["task_accuracy_ratio"]["n"] == 2999  # one item is longer than any bin with requests
     assert {claim["outcome"] for claim in found.values()} == {"holds"}
     assert "% of the trace's requests" in found["task_accuracy_ratio@prompt_tokens[512,2048)"]["warnings"][0]
     assert [row["role"] for row in predicate["inputs"]].count("quality") == 2
@@ -89,6 +89,24 @@ def test_a_loss_in_long_prompts_alone_is_named_by_its_bin_and_its_share_of_the_t
     found = claims_of(predicate)
     assert found["task_accuracy_ratio@prompt_tokens[2048,8192)"]["outcome"] == "disproved"
     assert found["task_accuracy_ratio@prompt_tokens[512,2048)"]["outcome"] == "holds"
+
+
+def test_items_longer_than_any_request_are_left_out_and_told(evaluated):
+    """The demo's longest request has 14,050 tokens: answers to prompts of another bin are lost, and those to its own are not."""
+    for name in ("before", "after"):
+        own, long = (evaluation(evaluated, f"{name}-{lengths}.jsonl", lengths=lengths) for lengths in (None, 40_000))
+        rows = [json.loads(line) for line in evaluated.read(long).splitlines()[:300]]
+        lost = [{**row, "item_id": f"long {row['item_id']}", "correct": row["correct"] * (name == "before")} for row in rows]
+        evaluated.write(f"{name}.jsonl", evaluated.read(own) + "".join(json.dumps(row) + "\n" for row in lost))
+    predicate = gate(evaluated, "after.jsonl", 0)
+    [told] = [reason["message"] for reason in predicate["reasons"] if reason["code"] == "quality_items_beyond_traffic"]
+    assert claims_of(predicate)["task_accuracy_ratio"]["n"] == 2999
+    assert told.startswith("301 of 3300 items have longer prompts (from 38960 tokens)")
+    for name in ("before", "after"):  # nothing but long prompts was asked: they count, as good evidence as there is
+        evaluation(evaluated, f"{name}-long.jsonl", lengths=40_000, lost=0.1 * (name == "after"))
+    predicate = gate(evaluated, "after-long.jsonl", 10, baseline="before-long.jsonl")
+    assert claims_of(predicate)["task_accuracy_ratio"]["outcome"] == "disproved"
+    assert "quality_items_beyond_traffic" not in codes(predicate)
 
 
 def test_a_bin_with_traffic_and_without_items_is_undecided(evaluated):

@@ -1,4 +1,12 @@
-"""Regressions from public reports, as data, through `replay scenario`: every verdict is the expected one, but for the misses named here."""
+"""Regressions from public reports, as data, through `replay scenario`: every verdict is the expected one, but for the misses named here.
+
+Not here as data, for want of something:
+
+- S04, a compiler that makes a tile spill: no knob of a mapping names a compiler, and registers are the accelerator's.
+- S07, chunks through idle pipeline stages: a gate on its 128K prompts takes minutes; `test_pipeline.py` replays them.
+- S13, an int8 graph whose quantise nodes stay apart: a gate takes no ONNX model; `test_stage_level.py` prices it.
+- S16 with a record and slower: sparse products cannot be given as timings, and the model has them quicker.
+"""
 
 from pathlib import Path
 
@@ -22,12 +30,16 @@ def undecided(stage: str, bottleneck: str) -> list[str]:
 MISSES = {
     "S02-tile-of-another-chip": [
         *undecided("tiling", "memory_bandwidth"),
-        "no reason says 'bytes of accumulators, and there are'",
+        "no reason or note says 'bytes of accumulators, and there are'",
         *(f"prompts/tight: {line}" for line in undecided("tiling", "memory_bandwidth")),
         *(f"prompts/roomy: {line}" for line in NOT_RELEASED),
         *NOT_RELEASED,
     ],
     "S05-one-more-row": [*undecided("tiling", "compute"), *NOT_RELEASED],
+    # No knob says how attention adds up, and a mix of both arms' settings has no evaluation: the format goes with what broke it.
+    "S11-short-answers-fine": ["revert: want attention.accumulation, got formats.kv"],
+    # No table of timings has sparse products: their full error, 63 %, leaves open what is 28 % quicker by the model.
+    "S16-sparse-without-record": NOT_RELEASED,
     "S18-uniform-routing": [*undecided("execution", "interconnect"), *NOT_RELEASED],
 }
 
