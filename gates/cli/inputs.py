@@ -16,6 +16,7 @@ from replay.errors import SpecError, TraceError
 if TYPE_CHECKING:
     from replay.ingress.streamed import StreamedTrace
     from replay.ingress.trace import Trace
+    from replay.lowering.kernel_plan import Decision
     from replay.specs.hardware import HardwareSpec
     from replay.specs.model import ModelSpec
     from replay.tiling.step_table import StepTable
@@ -189,6 +190,16 @@ def with_measured(devices: Sequence[HardwareSpec], measurements: Sequence[Path],
     from replay.calibration.measured_kernels import with_measurements
 
     return with_measurements(devices, [(relative_name(path, project_folder(project)), path) for path in measurements])
+
+
+def say_fallbacks(decisions: Iterable[Decision]) -> None:
+    """Say on stderr what a mapping asks for and does not get, each reason once."""
+    told: dict[str, Decision] = {}
+    for decision in decisions:
+        if decision.reason:
+            told.setdefault(f"{decision.knob.partition('@')[0]} {decision.requested} {decision.reason}", decision)
+    for one in told.values():
+        click.echo(f"replay: {one.knob} asks for {one.requested} and gets {one.effective}: {one.reason}", err=True)
 
 
 def say_unused(hardware: HardwareSpec, *tables: StepTable) -> None:

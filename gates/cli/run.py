@@ -20,6 +20,7 @@ from gates.cli.inputs import (
     measurements_option,
     named_traces,
     project_folder,
+    say_fallbacks,
     say_unused,
     work_options,
 )
@@ -74,6 +75,7 @@ def command(
         note(f"replaying {arm.label} on {trace.name}, {device.name}")
         replayer = _replayer(trace, model=spec, hardware=device, seed=chosen_seed(seed, project), cache=cache)
         say_unused(device, replayer.table(arm.mapping))
+        say_fallbacks(replayer.schedule(arm.mapping).decisions)
         runs.append(_write(replayer, arm, folder, locator(path, project_folder(project))))
         if form == "text":
             click.echo("\n".join(_lines(runs[-1], folder)))

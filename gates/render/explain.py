@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gates.render.figures import bounds, subject
+from gates.render.figures import bounds, format_value, subject
 from gates.render.story import Story, tell
 from replay.errors import printable
 
@@ -87,7 +87,7 @@ def _to_do(predicate: Document, story: Story) -> Iterator[str]:
         yield f"{story.patch.rstrip()}\n"
     if predicate["decision"] == "release":
         for row in predicate["guardrails"][:_CLAIMS_TOLD]:
-            yield f"Watch {row['metric']}: {row['action']} (limit {row['limit']}, window {row['window']})."
+            yield f"Watch {row['metric']}: {row['action']} (limit {format_value(row['limit'], row['unit'])}, window {row['window']})."
 
 
 def _how_sure(predicate: Document, story: Story) -> Iterator[str]:

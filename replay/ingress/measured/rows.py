@@ -115,7 +115,7 @@ def seconds(value: Any, place: str, name: str, per_s: float = 1.0) -> float | No
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise TraceError(place, f"{name} is {_shown(value)}", "a number of at least 0, or null", "correct the value or remove the request")
+        raise TraceError(place, f"{name} is {_shown(value)}", "a number of at least 0, or null", "correct the value")
     found = value / per_s
     if found > 100 * LONGEST_S:
         raise TraceError(place, f"{name} is {_shown(value)}", "a time in the unit that the file declares", "correct the value or its unit")
@@ -134,7 +134,7 @@ def tokens(value: Any, place: str, name: str) -> int | None:
         value = int(value)
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if isinstance(value, bool) or not whole or not 0 <= value <= MAX_TOKENS:
-        raise TraceError(place, f"{name} is {_shown(value)}", f"a whole number of tokens from 0 to {MAX_TOKENS}", "correct the value")
+        raise TraceError(place, f"{name} is {_shown(value)}", f"a whole number from 0 to {MAX_TOKENS}", "correct the value")
     return int(value)
 
 
