@@ -85,27 +85,32 @@ def request_of(cell: Cell, candidate: MappingSpec, jobs: int) -> GateRequest:
     )
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=2)
-    jobs = parser.parse_args().jobs
+def conversation_cell() -> Cell:
+    """Return W2 on the accelerator of `replay_speed.py`, or a synthetic trace there where it is not at hand."""
     if CONVERSATION.is_file():
         whole = read_trace(CONVERSATION)
         trace = common_workload("W2", whole, whole.requests.num_rows)
     else:
         trace = synthetic_trace()
-    cell = Cell(trace=trace, trace_name=trace.name, model=MODEL, hardware=read_hardware(HARDWARE))
+    return Cell(trace=trace, trace_name=trace.name, model=MODEL, hardware=read_hardware(HARDWARE))
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=2)
+    jobs = parser.parse_args().jobs
+    cell = conversation_cell()
     mappings = {name: parse_mapping(text, "bench") for name, text in CANDIDATES.items()}
     gate(request_of(cell, MAPPING, jobs), lambda _: None)  # loads what is compiled
-    print(f"{trace.name}: {trace.requests.num_rows} requests, {POLICY.resimulations} replicates, {jobs} jobs")
+    print(f"{cell.trace.name}: {cell.trace.requests.num_rows} requests, {POLICY.resimulations} replicates, {jobs} jobs")
     for name, mapping in mappings.items():
         start_s, cores_s = time.perf_counter(), time.process_time()
         result = gate(request_of(cell, mapping, jobs), lambda _: None)
         wall_s, cores_s = time.perf_counter() - start_s, time.process_time() - cores_s
         times = f"{wall_s:6.1f} s ({cores_s:.1f} s of all cores)  {wall_s / TARGET_S:5.2f} of the target"
         print(f"  {name:<34} {times}  {result.verdict.decision}")
-    time_five_knobs(trace, jobs)
+    time_five_knobs(cell.trace, jobs)
 
 
 if __name__ == "__main__":

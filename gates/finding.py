@@ -22,14 +22,15 @@ CODES = frozenset({
     "load_not_comparable", "load_not_in_baseline", "many_knobs_changed", "mapping_unknown", "measure_next", "measurements_unused",
     "model_changed", "model_error_unestimated", "no_requests", "offered_load_differs", "offered_load_not_reached",
     "origin_stated_on_import", "origin_unstated", "outlier_run", "overloaded", "owners_changed", "owners_rule_matches_nothing",
-    "policy_changed", "project_changed", "quality_evidence_missing", "quality_items_beyond_traffic", "quality_items_differ",
-    "quality_models_differ", "quality_note", "quality_settings_differ", "reconstructed_trace", "reference_missing",
-    "reference_unusable", "request_order_differs", "request_shapes_differ", "requests_differ", "requests_never_fit",
-    "requests_newly_served", "requests_not_served", "requests_rejected", "requests_unpaired", "requests_unserved", "rows_missing",
-    "run_not_valid", "same_result", "selfcheck", "selfcheck_expired", "selfcheck_foreign", "settings_differ", "shape_mix_differs",
-    "shapes_not_covered", "summary_only", "synthetic_trace", "synthetic_trace_not_allowed", "times_out_of_order",
-    "tool_version_differs", "trace_age_unknown", "trace_changed", "trace_differs", "trace_from_the_future", "trace_too_old",
-    "units_differ", "units_implausible", "units_inconsistent",
+    "policy_changed", "project_changed", "quality_at_floor", "quality_evidence_missing", "quality_items_beyond_traffic",
+    "quality_items_differ", "quality_models_differ", "quality_note", "quality_settings_differ", "reconstructed_trace",
+    "reference_missing", "reference_unusable", "request_order_differs", "request_shapes_differ", "requests_differ",
+    "requests_never_fit", "requests_newly_served", "requests_not_served", "requests_rejected", "requests_unpaired",
+    "requests_unserved", "rows_missing", "run_not_valid", "same_result", "selfcheck", "selfcheck_expired", "selfcheck_foreign",
+    "settings_differ", "shape_mix_differs", "shapes_not_covered", "summary_only", "synthetic_trace",
+    "synthetic_trace_not_allowed", "times_not_positive", "times_out_of_order", "tool_version_differs", "trace_age_unknown",
+    "trace_changed", "trace_differs", "trace_from_the_future", "trace_too_old", "units_differ", "units_implausible",
+    "units_inconsistent",
 })  # fmt: skip
 """Every code that a finding can have."""
 

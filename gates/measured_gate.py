@@ -13,6 +13,7 @@ from gates.attribution.risk_map import stage_row
 from gates.checks.drift import drift_findings, history_records, with_drift
 from gates.checks.measured import run_measured_checks
 from gates.checks.measured_evidence import MeasuredEvidence, about_runs
+from gates.checks.measured_load import met_alike
 from gates.finding import Finding
 from gates.history.rows import arm_identity
 from gates.judge import judge_measured, unmeasured
@@ -82,7 +83,7 @@ def gate_measured(request: MeasuredRequest, progress: Progress) -> MeasuredResul
         InputError: the candidate cannot be read, or only one arm holds repeated runs.
     """
     loads = _by_load(request.baseline)
-    plan = with_drift(plan_measured(request, loads), request.history, _identity(request.baseline))
+    plan = with_drift(plan_measured(request, loads), request.history, _identity(request.baseline), unnamed=request.trace is None)
     progress(f"reading the candidate; plan {plan.digest[7:19]}")
     candidate = request.read_candidate()
     evaluated = None if request.quality is None else request.quality.read()
@@ -201,6 +202,7 @@ def _judge_cell(
         )
         findings += run_measured_checks(evidence)
         archive = request.archive.under(baseline[0].load) if request.archive is not None else []
+        archive = [runs for runs in archive if met_alike(baseline[0], runs[0])]
         if request.archive is not None and not any(len(runs) > 1 for runs in archive):
             sentence = f"{request.archive.label} holds no two runs of one set under this load, so it cannot say how much runs differ"
             findings.append(about_runs("archive_too_small", sentence, "informs"))

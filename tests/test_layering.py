@@ -21,8 +21,9 @@ ABOVE_THE_STAGES = (
     "mapping_diff",
     "tuning",
     "calibration",
+    "quality",
 )  # the last looks at kernel models from outside
-HEAVY = {"numpy", "pyarrow", "pandas", "scipy", "numba", "onnx", "sqlalchemy"}
+HEAVY = {"matplotlib", "numpy", "pyarrow", "pandas", "scipy", "numba", "onnx", "sqlalchemy"}
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for package in ("replay", "gates")

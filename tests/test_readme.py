@@ -14,10 +14,10 @@ from replay.documents import shipped_path
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
 
 
-def console_commands():
-    """Return (arguments, exit code) of every `$ replay ...` line that works inside the sample project."""
+def console_commands(text):
+    """Return (arguments, exit code) of every `$ replay ...` line of a text that works inside the sample project."""
     found = []
-    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL):
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
         for line in block.splitlines():
             command, _, note = line.removeprefix("$ ").partition("    # exit ")
             if command.startswith("replay ") and "&&" not in command:
@@ -33,10 +33,12 @@ def sample(tmp_path_factory):
 
 
 def test_the_readme_shows_commands():
-    assert len(console_commands()) >= 7
+    assert len(console_commands(README)) >= 7
 
 
-@pytest.mark.parametrize(("arguments", "code"), console_commands(), ids=lambda value: " ".join(value) if isinstance(value, list) else None)
+@pytest.mark.parametrize(
+    ("arguments", "code"), console_commands(README), ids=lambda value: " ".join(value) if isinstance(value, list) else None
+)
 def test_a_readme_command_runs_as_written(sample, monkeypatch, arguments, code):
     monkeypatch.chdir(sample)
     result = CliRunner().invoke(main, arguments)

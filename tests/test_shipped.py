@@ -1,5 +1,6 @@
 """What is shipped: schemas and their examples, sample traces and their digests, the wheel, the lock file, text that must not leak."""
 
+import csv
 import hashlib
 import json
 import re
@@ -10,8 +11,12 @@ from typing import Any
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 from packaging.requirements import Requirement
 from packaging.version import Version
+
+from gates.cli import main
+from replay.documents import shipped_path
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMAS = sorted((ROOT / "schemas").glob("*.schema.json"))
@@ -168,3 +173,18 @@ def test_no_shipped_text_names_a_machine_or_is_unfinished() -> None:
         if LEAKS.search(line)
     ]
     assert found == []
+
+
+def test_the_winner_of_the_multiply_sweep_is_faster_on_every_multiply_and_loses_in_service_by_the_pool(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(shipped_path("traces") / "demo")
+    replay = CliRunner()
+    table = replay.invoke(main, ["map", "--diff", "mapping.toml", "mapping.gemm.toml", "--prompt", "2048", "--format", "csv"]).stdout
+    rows = [row for row in csv.DictReader(table.splitlines()) if (row["step"], row["field"]) == ("prefill", "time_s")]
+    times = {row["name"]: float(row["candidate"]) / float(row["baseline"]) for row in rows if row["candidate"] and row["baseline"]}
+    assert all(times[name] < 0.9 for name in ("qkv", "o_proj", "gate_up", "down_proj"))
+    result = replay.invoke(main, ["gate", "--candidate", "mapping.gemm.toml", "--out", str(tmp_path / "out"), "--format", "json"])
+    assert result.exit_code == 10
+    predicate = json.loads(result.stdout)["predicate"]
+    assert (predicate["first_failing_stage"], predicate["bottleneck_class"]) == ("tiling", "memory_capacity")
+    assert predicate["mitigation"]["revert"] == ["kv.memory_ratio"]
+    assert {row["knob"]: row["effect"] < 0 for row in predicate["attribution"] if row["metric"] == "ttft_s.p99"}["gemm.tile"]

@@ -13,8 +13,8 @@ from replay.specs.tile_table import TileTables
 
 SMALL_ROWS = 64
 """Rows that split steps in two: up to here products of one layer read weights that hardly more than one tile of rows uses."""
-MOST_CONFIRMED = 2
-"""Narrower reverts of one knob that the full gate is asked about."""
+MOST_CONFIRMED = 1
+"""Narrower reverts of one knob that the full gate is asked about: the first that the quick one releases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

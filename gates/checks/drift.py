@@ -41,22 +41,30 @@ class HistoryInput:
     """Identity of the mapping that the policy's anchor names."""
 
 
-def with_drift(plan: Plan, given: HistoryInput | None, baseline: str) -> Plan:
-    """Return the plan with what its blocking claims carry from the history up to the `baseline`; without a budget the plan itself."""
+def with_drift(plan: Plan, given: HistoryInput | None, baseline: str, *, unnamed: bool = False) -> Plan:
+    """Return the plan with what its blocking claims carry from the history up to the `baseline`; without a budget the plan itself.
+
+    `unnamed`: cells are called after files of results, which says nothing about whether they are the same traffic as earlier ones.
+    """
     budget = plan.policy.drift
     if budget is None:
         return plan
     known = given or HistoryInput(name="none", problem="no history was given")
-    cells = tuple(replace(cell, drift=_cell_drift(cell, budget, known, baseline)) for cell in plan.cells)
+    cells = tuple(
+        replace(cell, drift=_cell_drift(cell, budget, known, baseline, unnamed=unnamed and len(plan.cells) == 1)) for cell in plan.cells
+    )
     return replace(plan, cells=cells)
 
 
-def _cell_drift(cell: PlannedCell, budget: DriftBudget, given: HistoryInput, baseline: str) -> CellDrift:
+def _cell_drift(cell: PlannedCell, budget: DriftBudget, given: HistoryInput, baseline: str, *, unnamed: bool) -> CellDrift:
     found = CellDrift(budget=budget.budget, max_gap_days=budget.max_gap_days, problem=given.problem)
     if given.problem is not None:
         return found
     name, history = (cell.spec.trace, cell.spec.hardware, cell.spec.model), given.history
     specs = [claim.spec for claim in cell.claims]
+    if unnamed:
+        name = history.latest_name(name, baseline)
+        history = history.called(name)
     releases = {spec.key: history.releases(name, spec.key) for spec in specs if spec.blocking and spec.definition.scale == "ratio"}
     return replace(
         found,
@@ -108,7 +116,8 @@ def _claim_findings(budget: float, drift: Drift, claim: Claim) -> Iterator[Findi
     total = drift.carried + math.log(claim.ratio) * (1 if lower_is_better else -1)
     limit = math.log1p(budget) if lower_is_better else -math.log1p(-budget)
     if total > limit:
-        since = f"{len(drift.verdicts)} releases since {drift.anchor[7:19]} and this candidate"
+        count = len(drift.verdicts)
+        since = f"{count} release{'' if count == 1 else 's'} since {drift.anchor[7:19]} and this candidate"
         message = f"{claim.id}: {_worse(total, lower_is_better)} over {since}; the budget is {100 * budget:g} %"
         yield _finding("drift_budget_exceeded", message, "disproves", claim.id)
 

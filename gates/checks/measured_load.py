@@ -12,6 +12,8 @@ from gates.measure.pairing import in_arrival_order
 from replay.ingress.measured.measured_run import COMPLETED
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from replay.ingress.measured.measured_run import MeasuredRun
 
 RATE_TOLERANCE = 0.01
@@ -45,15 +47,20 @@ def offered_load(evidence: MeasuredEvidence) -> Iterator[Finding]:
 
 
 def _achieved_alike(first: MeasuredRun, run: MeasuredRun, name: str) -> Iterator[Finding]:
-    facts = first.facts, run.facts
-    if any(one.offered_rate_per_s is not None or one.concurrency is not None for one in facts):
-        return
-    rates = [_sent_rate(one) for one in (first, run)]
-    if rates[0] is not None and rates[1] is not None and not _close(rates[0], rates[1], ACHIEVED_TOLERANCE):
-        message = (
-            f"{name} was sent {_rate(rates[1])} and the baseline {_rate(rates[0])}; no file says what was offered, so the loads may differ"
-        )
+    if not met_alike(first, run):
+        rates = [_rate(_sent_rate(one) or _scheduled_rate(one)) for one in (first, run)]
+        message = f"{name} was sent {rates[1]} and the baseline {rates[0]}; no file says what was offered, so the loads may differ"
         yield about_runs("achieved_load_differs", message)
+
+
+def met_alike(first: MeasuredRun, run: MeasuredRun) -> bool:
+    """Return whether two runs met the same rate as far as their requests tell; True where files say what was offered, or none tells."""
+    if any(one.facts.offered_rate_per_s is not None or one.facts.concurrency is not None for one in (first, run)):
+        return True
+    rates = [_sent_rate(one) for one in (first, run)]
+    if None in rates:
+        rates = [_scheduled_rate(one) for one in (first, run)]
+    return rates[0] is None or rates[1] is None or _close(rates[0], rates[1], ACHIEVED_TOLERANCE)
 
 
 def load_was_sent(evidence: MeasuredEvidence) -> Iterator[Finding]:
@@ -131,11 +138,19 @@ def warm_up(evidence: MeasuredEvidence) -> Iterator[Finding]:
 
 def _sent_rate(run: MeasuredRun) -> float | None:
     """Return requests per second that were sent, as the tool measured or as the rows say; None where neither is recorded."""
-    import pyarrow.compute as pc
-
     if run.facts.achieved_rate_per_s is not None:
         return run.facts.achieved_rate_per_s
-    times = run.requests["arrival_s" if run.facts.arrivals != "scheduled" else "sent_s"]
+    return _rate_of(run.requests["arrival_s" if run.facts.arrivals != "scheduled" else "sent_s"])
+
+
+def _scheduled_rate(run: MeasuredRun) -> float | None:
+    """Return requests per second by the arrivals that latencies count from, None where they are not recorded."""
+    return _rate_of(run.requests["arrival_s"])
+
+
+def _rate_of(times: pa.ChunkedArray) -> float | None:
+    import pyarrow.compute as pc
+
     if len(times) < 2 or times.null_count:
         return None
     span = pc.subtract(pc.max(times), pc.min(times)).as_py()

@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gates.checks.measured_evidence import MeasuredEvidence, about_runs
 from gates.finding import Finding
-from gates.measure.pairing import pair_runs, repeated_ids
+from gates.measure.pairing import Pairing, aligned, pair_runs, repeated_ids
 from replay.ingress.measured.measured_run import COMPLETED, FAILED, TRUNCATED, ZERO_TOKENS
 
 if TYPE_CHECKING:
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 _P99_MINIMUM = 1000  # 10 samples beyond p99
 LENGTHS_TOLERANCE = 0.05
 """Largest difference of the arms' mean lengths that still counts as the same load."""
+FEWEST_CHANGED, ONE_WAY_RATIO = 20, 0.9
+"""Answers of another length from which on their direction says something, and the share of them that no chance brings: sampling and other
+number formats make answers longer about as often as shorter."""
 _PHRASES = {FAILED: "failed", ZERO_TOKENS: "have no output token though they count as served", TRUNCATED: "were cut off or cancelled"}
 
 
@@ -117,11 +122,35 @@ def _against(first: MeasuredRun, run: MeasuredRun, name: str, accepted: float) -
         if abs(sizes[0] - sizes[1]) > max(accepted * max(sizes), 1):
             message = f"{name} holds {sizes[1]} requests and the baseline {sizes[0]}: what is missing may be the tail"
             yield about_runs("counts_differ", message)
+    if pairing.kind == "paired":
+        yield from _paired_lengths(first, run, pairing, name, accepted)
     for column in ("prompt_tokens", "output_tokens"):
         means = [_mean(one, column) for one in (first, run)]
         if means[0] and means[1] and abs(means[1] / means[0] - 1) > LENGTHS_TOLERANCE:
             message = f"{column} are {means[1]:.4g} on average in {name} and {means[0]:.4g} in the baseline: the loads are not the same"
             yield about_runs("request_shapes_differ", message)
+
+
+def _paired_lengths(first: MeasuredRun, run: MeasuredRun, pairing: Pairing, name: str, accepted: float) -> Iterator[Finding]:
+    """Find pairs that are not of the same prompt, and answers that nearly all got shorter, or longer, where they differ at all."""
+    before, after = aligned(first, run, pairing)
+    prompts, outputs = (
+        [table[column].to_numpy().astype(np.float64) for table in (before, after)] for column in ("prompt_tokens", "output_tokens")
+    )
+    other = int((np.isfinite(prompts[0]) & np.isfinite(prompts[1]) & (prompts[0] != prompts[1])).sum())
+    if other > accepted * before.num_rows:
+        message = f"{other} of {before.num_rows} requests of {name} have other prompt lengths than the baseline's of the same ids"
+        yield about_runs("requests_differ", message)
+    change = outputs[1] - outputs[0]
+    shorter, longer = int((change < 0).sum()), int((change > 0).sum())
+    most = max(shorter, longer)
+    if most >= FEWEST_CHANGED and most >= ONE_WAY_RATIO * (shorter + longer):
+        way = "shorter" if shorter > longer else "longer"
+        message = (
+            f"{most} answers are {way} in {name} and {min(shorter, longer)} the other way: chance does not do that, so what is timed is "
+            "not the same work"
+        )
+        yield about_runs("request_shapes_differ", message)
 
 
 def _mean(run: MeasuredRun, column: str) -> float | None:
@@ -137,4 +166,8 @@ def _chance_of_as_many(baseline: int, candidate: int, share: float) -> float:
     if total > 10_000:  # the sum below would take long; so many are far beyond any margin of chance or tolerance
         deviation = (candidate - 0.5 - total * share) / math.sqrt(total * share * (1 - share))
         return 0.5 * math.erfc(deviation / math.sqrt(2.0))
-    return sum(math.comb(total, k) * share**k * (1 - share) ** (total - k) for k in range(candidate, total + 1))
+    ways = math.lgamma(total + 1)  # as logarithms: the number of ways is larger than a float from about 1030 requests on
+    return sum(
+        math.exp(ways - math.lgamma(k + 1) - math.lgamma(total - k + 1) + k * math.log(share) + (total - k) * math.log1p(-share))
+        for k in range(candidate, total + 1)
+    )

@@ -10,7 +10,7 @@ import numpy as np
 
 from gates.checks.measured_evidence import MeasuredEvidence, about_runs
 from gates.finding import Finding
-from replay.ingress.measured.measured_run import METRICS
+from replay.ingress.measured.measured_run import COMPLETED, METRICS
 
 if TYPE_CHECKING:
     from replay.ingress.measured.measured_run import MeasuredRun
@@ -44,6 +44,10 @@ def plausible_units(evidence: MeasuredEvidence) -> Iterator[Finding]:
         if ratio is not None and not 1 / _INCONSISTENT_RATIO <= ratio <= _INCONSISTENT_RATIO:
             message = f"in {name} e2e_s is {ratio:.3g} x ttft_s + tpot_s x (output_tokens - 1): columns of one file are in different units"
             yield about_runs("units_inconsistent", message)
+        at_once = _not_positive(run)
+        if at_once > evidence.policy.max_rejected_ratio * run.requests.num_rows:
+            message = f"in {name} {at_once} of {run.requests.num_rows} served requests took no time at all: these are no measured latencies"
+            yield about_runs("times_not_positive", message)
         late = _later_than_the_end(run)
         if late:
             message = f"in {name} {late} of {run.requests.num_rows} requests have their first token after their end"
@@ -65,6 +69,16 @@ def _whole_to_parts(run: MeasuredRun) -> float | None:
     known = np.isfinite(parts) & np.isfinite(values[0]) & (parts > 0)
     ratio = float(np.median(values[0][known] / parts[known])) if bool(known.any()) else math.nan
     return None if math.isnan(ratio) else ratio
+
+
+def _not_positive(run: MeasuredRun) -> int:
+    """Return how many requests that count as served have a first token, or an end, at the moment of their arrival."""
+    import pyarrow.compute as pc
+
+    served = pc.equal(run.requests["status"], COMPLETED).to_numpy()
+    values = [run.requests[name].to_numpy().astype(np.float64) for name in ("ttft_s", "e2e_s")]
+    with np.errstate(invalid="ignore"):
+        return int((served & ((values[0] <= 0) | (values[1] <= 0))).sum())
 
 
 def _later_than_the_end(run: MeasuredRun) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gates.checks.check import Evidence
 from gates.finding import Finding
 from replay.lowering.kernel_plan import FORMAT_BYTES, KernelPlan
+from replay.specs.mapping import MappingSpec, diff
 
 SPARSE, DENSE = "2:4", "dense"
 
@@ -19,6 +20,8 @@ def quality_evidence(evidence: Evidence) -> Iterator[Finding]:
     if evidence.plans is None or evidence.has_quality:
         return
     changes = format_changes(*evidence.plans)
+    if evidence.mappings is not None:
+        changes += setting_changes(*evidence.mappings)
     if changes:
         message = (
             f"{'; '.join(changes)}: latencies cannot show what that does to the answers, and no quality evidence was given. "
@@ -36,6 +39,16 @@ def format_changes(baseline: KernelPlan, candidate: KernelPlan) -> list[str]:
         f"{operand} of {layer} {before[layer, operand]} -> {name}"
         for (layer, operand), name in after.items()
         if before.get((layer, operand), name) != name and _loses_values(before[layer, operand], name)
+    ]
+
+
+def setting_changes(baseline: MappingSpec, candidate: MappingSpec) -> list[str]:
+    """Return each change, in words, of a knob that changes numbers and no price; sums in fp32 keep every value of narrower ones."""
+    changes = (change for change in diff(baseline, candidate) if not change.definition.priced)
+    return [
+        f"{change.knob} {change.baseline} -> {change.candidate}"
+        for change in changes
+        if (change.definition.name, change.candidate) != ("formats.accumulation", "fp32")
     ]
 
 

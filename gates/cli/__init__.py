@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import logging
 from typing import Any
 
 import click
@@ -21,11 +22,14 @@ VERBS = {
     "baseline": "Freeze a mapping and its figures as a baseline bundle.",
     "trace": "Import, describe, cut or make request traces.",
     "map": "Print the operator-to-kernel mapping sheet, or what changes between two mappings.",
+    "sweep": "Show latency, goodput and energy as the load rises, and the highest load that keeps the limits.",
     "tune": "Write a mapping tuned for the shape mix of a trace.",
     "fidelity": "Compare predicted with measured kernel times, or with a server's request log.",
     "calibrate": "Fit the hardware model to measured kernels, or a step model to a server's request log.",
+    "quality": "Measure what a mapping's number formats do to a model's answers.",
     "selfcheck": "Measure how often the gate is wrong on a trace and a policy.",
     "explain": "Tell the story of a verdict in a page.",
+    "report": "Draw a verdict, a packet or a run as a page.",
     "verify": "Check a packet's schema, digests and signature without replaying.",
     "reproduce": "Recompute a verdict from its packet and compare it byte for byte.",
     "scenario": "Run described cases through the gate and compare its verdicts with the expected ones.",
@@ -61,6 +65,7 @@ class _Verbs(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb; what is wrong with an input becomes one sentence and its exit code."""
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of its font cache, which is nothing to a reader of verdicts
         try:
             return super().invoke(ctx)
         except InputError as error:

@@ -54,7 +54,9 @@ if TYPE_CHECKING:
 @click.option(
     "--history", metavar="URL|PATH", help="Ledger that the verdict is appended to, and drift is judged by (default: the project's)."
 )
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for verdict.json, summary.md and evidence/.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for verdict.json, report.html, summary.md and evidence/."
+)
 @click.option("--packet", type=click.Path(path_type=Path), metavar="FILE.zip", help="Also write verdict and evidence as one zip.")
 @click.option("--sign-key", type=click.Path(path_type=Path), metavar="FILE", help="Private key (Ed25519, PEM) to sign the verdict with.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", show_default=True, help="What is printed.")

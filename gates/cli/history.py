@@ -32,7 +32,7 @@ Request = TypeVar("Request", "GateRequest", "MeasuredRequest")
 @click.option("--claim", "claims", multiple=True, metavar="KEY", help="Only this claim, such as ttft_s.p99; repeat for several.")
 @click.option("--policy", metavar="FILE", help="Policy whose [drift] says budget and anchor (default: the project's).")
 @click.option("--as-of", metavar="TIME", help="ISO time that ages are counted to (default: SOURCE_DATE_EPOCH, else now).")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--format", "form", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
 def command(place: str | None, policy: str | None, as_of: str | None, form: str, **names: tuple[str, ...]) -> None:
     """Show the trend of every claim over releases, change points, drift since the anchor, ages and the share of rollbacks.
 
@@ -60,6 +60,11 @@ def command(place: str | None, policy: str | None, as_of: str | None, form: str,
         **names,
     )
     report = history_report(History(verdicts=verdicts, claims=rows), question)
+    if form == "html":
+        from gates.report.history import render_history_page
+
+        click.echo(render_history_page(report).decode(), nl=False)
+        return
     click.echo(pretty_json(report) if form == "json" else render_history(report), nl=False)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 from gates.cli.commits import repository_prefix
-from gates.packet.packet import EVIDENCE, PACKET, SIGNATURE, SUMMARY, VERDICT
+from gates.packet.packet import EVIDENCE, PACKET, REPORT, SIGNATURE, SUMMARY, VERDICT
 from replay import documents
 from replay.errors import SpecError
 
@@ -24,7 +25,10 @@ def clear_outcome(folder: Path) -> None:
     from gates.packet.evidence import check_place
 
     check_place(folder / EVIDENCE)
-    for name, is_ours in ((VERDICT, _is_verdict), (PACKET, _is_index), (SIGNATURE, _is_envelope), (SUMMARY, _is_summary)):
+    if (folder / EVIDENCE).is_dir():
+        shutil.rmtree(folder / EVIDENCE)
+    own = ((VERDICT, _is_verdict), (PACKET, _is_index), (SIGNATURE, _is_envelope), (SUMMARY, _is_summary), (REPORT, is_report))
+    for name, is_ours in own:
         path = folder / name
         documents.check_writable(path)
         if not os.path.lexists(path):
@@ -87,6 +91,16 @@ def _is_envelope(path: Path) -> bool:
 def _has_keys(path: Path, keys: set[str]) -> bool:
     try:
         return set(documents.read_json_object(path, "a file of a packet")) == keys
+    except SpecError:
+        return False
+
+
+def is_report(path: Path) -> bool:
+    """Return whether a file is a page of ours."""
+    from gates.report.elements import BEGINS
+
+    try:
+        return documents.read_bytes(path, "a report").startswith(BEGINS)
     except SpecError:
         return False
 

@@ -8,7 +8,7 @@ shipped past the gate leaves a gap that is said.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gates.history.rows import ClaimRow, VerdictRow
 
@@ -54,6 +54,26 @@ class History:
         rows = {row.verdict: row for row in of_cell if row.claim_key == key}
         released = [one for one in self.verdicts if one.decision == "release" and one.digest in judged]
         return tuple(Release(verdict=one, claim=rows.get(one.digest)) for one in released)
+
+    def latest_name(self, cell: Cell, candidate: str) -> Cell:
+        """Return the cell in which `candidate` was released last on the same accelerator and model, as the only one of its verdict; else
+        `cell` itself.
+        """
+        for verdict in reversed(self.verdicts):
+            if verdict.decision == "release" and verdict.candidate == candidate:
+                cells = {(row.trace, row.hardware, row.model) for row in self.claims if row.verdict == verdict.digest}
+                if len(cells) == 1 and next(iter(cells))[1:] == cell[1:]:
+                    return next(iter(cells))
+        return cell
+
+    def called(self, cell: Cell) -> History:
+        """Return the history with the cells of verdicts that judged one alone, on this accelerator and model, under one trace's name."""
+        alone: dict[str, set[Cell]] = {}
+        for row in self.claims:
+            alone.setdefault(row.verdict, set()).add((row.trace, row.hardware, row.model))
+        single = {digest for digest, cells in alone.items() if len(cells) == 1 and next(iter(cells))[1:] == cell[1:]}
+        claims = (replace(row, trace=cell[0]) if row.verdict in single else row for row in self.claims)
+        return replace(self, claims=tuple(claims))
 
     def undeclared(self, cell: Cell, declared: Iterable[str]) -> tuple[str, ...]:
         """Return the claims that the ledger holds for a cell and that no plan declares any more; they are named, never judged."""

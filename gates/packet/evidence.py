@@ -9,7 +9,7 @@
     └── <trace>-<accelerator>-<model>/
         ├── requests.parquet             both arms' metrics request by request
         ├── steps.csv layers.csv         totals by arm, and by arm and layer type
-        └── ...                          what the caller hands in: mapping sheets, mapping files
+        └── ...                          what the caller hands in: mapping sheets, windows over time, mapping files
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from gates.packet.evidence import CellEvidence, cell_folders, csv_bytes, write_e
 from gates.packet.minimal import SLICE, minimal_slice
 from gates.packet.quality import quality_files
 from gates.packet.requests import HARDWARE, MAPPINGS, MODEL, REQUEST, to_document
+from gates.packet.windows import WINDOWS, window_rows
 from replay import documents
 from replay.mapping_sheet import StepShape, mapping_sheet
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from replay.tiling.step_table import StepLimits
 
 Document = dict[str, Any]
+SHEETS = {"baseline": "baseline-mapping-sheet.csv", "candidate": "candidate-mapping-sheet.csv"}
 
 
 def write_packet(result: GateResult, folder: Path) -> Document:
@@ -91,7 +93,10 @@ def _cell(result: GateResult, cell: JudgedCell, planned: PlannedCell) -> CellEvi
     for arm, mapping in arms:
         compiled = replayer.schedule(mapping)
         steps = typical_steps(cell.baseline, compiled.table.limits)
-        files[f"{arm}-mapping-sheet.csv"] = mapping_sheet(compiled, replayer.hardware, mapping, steps)
+        files[SHEETS[arm]] = mapping_sheet(compiled, replayer.hardware, mapping, steps)
+    files[WINDOWS] = csv_bytes(
+        [row for arm, run in (("baseline", cell.baseline), ("candidate", cell.candidate)) for row in window_rows(arm, run)]
+    )
     found = minimal_slice(cell, planned, (arms[0][1], arms[1][1]))
     if found is not None:
         files[f"{SLICE}.parquet"], files[f"{SLICE}.json"] = found.requests, documents.pretty_json(found.to_document()).encode()

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gates.packet.packet import EVIDENCE, MANIFEST, PACKET, SIGNATURE, SUMMARY, VERDICT, index_bytes
+from gates.packet.packet import EVIDENCE, MANIFEST, PACKET, REPORT, SIGNATURE, SUMMARY, VERDICT, files_in, index_bytes
 from gates.request import GateRequest
 from replay import documents
 
@@ -26,6 +26,7 @@ def write_outcome(result: GateResult | MeasuredResult, folder: Path, sign: Signe
     Where nothing could be replayed there is no evidence to write. `sign` returns the envelope of the verdict's bytes.
     """
     from gates.render.markdown import render_markdown
+    from gates.report.report import render_report
     from gates.statement import to_document
 
     evidence, fidelity = _parts(result, folder / EVIDENCE)
@@ -39,7 +40,8 @@ def write_outcome(result: GateResult | MeasuredResult, folder: Path, sign: Signe
     )
     documents.check(document, "verdict.v1", VERDICT)
     verdict = documents.pretty_json(document).encode()
-    files = {SUMMARY: render_markdown(document).encode(), **({} if sign is None else {SIGNATURE: sign(verdict)})}
+    page = render_report(document, files_in(folder))
+    files = {SUMMARY: render_markdown(document).encode(), REPORT: page, **({} if sign is None else {SIGNATURE: sign(verdict)})}
     listed = {**files, VERDICT: verdict}
     if evidence is not None:
         listed[f"{EVIDENCE}/{MANIFEST}"] = documents.read_bytes(folder / EVIDENCE / MANIFEST, "the evidence's manifest")

@@ -4,7 +4,8 @@
 
     replay-out/
     ├── packet.json                  digests of the files beside it, where the traces lay, what computed the verdict; its own digest
-    ├── verdict.json summary.md      the verdict, and the same for people
+    ├── verdict.json                 the verdict
+    ├── summary.md report.html       the same for people: in short, and as a page with charts
     ├── verdict.dsse.json            its signature, where it was signed
     └── evidence/                    what `gates.packet.evidence` describes: its manifest lists every file in it
 
@@ -28,8 +29,8 @@ from replay.errors import SpecError
 from replay.provenance import digest_bytes, digest_document
 
 Document = dict[str, Any]
-PACKET, VERDICT, SUMMARY, SIGNATURE, EVIDENCE, MANIFEST = (
-    "packet.json", "verdict.json", "summary.md", "verdict.dsse.json", "evidence", "manifest.json",
+PACKET, VERDICT, SUMMARY, REPORT, SIGNATURE, EVIDENCE, MANIFEST = (
+    "packet.json", "verdict.json", "summary.md", "report.html", "verdict.dsse.json", "evidence", "manifest.json",
 )  # fmt: skip
 SCHEMA_VERSION = "1"
 _WANTED = "a packet that `replay gate` wrote: its folder, a zip by --packet, or the verdict.json in it"
@@ -115,15 +116,21 @@ def zip_bytes(contents: Mapping[str, bytes]) -> bytes:
 def folder_contents(folder: Path) -> dict[str, bytes]:
     """Return the files of the packet in a folder, without others that lie there."""
     packet = _folder(folder)
-    own = [name for name in packet.names if name in (PACKET, VERDICT, SUMMARY, SIGNATURE) or name.startswith(f"{EVIDENCE}/")]
+    own = [name for name in packet.names if name in (PACKET, VERDICT, SUMMARY, REPORT, SIGNATURE) or name.startswith(f"{EVIDENCE}/")]
     return {name: packet.read(name) for name in own}
 
 
-def _folder(path: Path) -> Packet:
+def files_in(path: Path) -> Packet:
+    """Return the files of a folder, whether or not a verdict is among them yet."""
     names = frozenset(Path(top, name).relative_to(path).as_posix() for top, _, files in os.walk(path) for name in files)
-    if VERDICT not in names:
-        raise SpecError(str(path), f"a folder without {VERDICT}", _WANTED, "name the folder that `replay gate` wrote")
     return Packet(where=str(path), names=names, read=lambda name: documents.read_bytes(path / name, f"the packet's {name}"))
+
+
+def _folder(path: Path) -> Packet:
+    packet = files_in(path)
+    if VERDICT not in packet.names:
+        raise SpecError(str(path), f"a folder without {VERDICT}", _WANTED, "name the folder that `replay gate` wrote")
+    return packet
 
 
 def _zipped(data: bytes, where: str) -> Packet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow.compute as pc
 
 from gates.finding import Finding
@@ -19,6 +20,7 @@ def quality_findings(pair: QualityPair) -> Iterator[Finding]:
     pairs = pair_items(pair.baseline, pair.candidate)
     yield from _items(pairs)
     yield from _settings(pair)
+    yield from _floor(pairs)
     yield from _beyond(pair, pairs)
     for result, arm in ((pair.baseline, "baseline"), (pair.candidate, "candidate")):
         yield from (_informs("quality_note", f"quality of the {arm}: {note}") for note in result.facts.notes)
@@ -39,6 +41,14 @@ def _items(pairs: PairedItems) -> Iterator[Finding]:
             yield _invalid(
                 code, f"{count} of {len(pairs.before)} items have other {what} in the candidate's evaluation, under the same names"
             )
+
+
+def _floor(pairs: PairedItems) -> Iterator[Finding]:
+    """Find scores of zero in both arms: a grader that accepts nothing would give the same."""
+    mask = np.asarray(pc.equal(pairs.items["metric"], "task_accuracy_ratio").to_numpy(zero_copy_only=False), dtype=np.bool_)
+    if mask.any() and not pairs.before[mask].any() and not pairs.after[mask].any():
+        message = f"all {int(mask.sum())} task scores are 0 in both arms: a broken grader gives the same, so they show nothing"
+        yield _invalid("quality_at_floor", message)
 
 
 def _beyond(pair: QualityPair, pairs: PairedItems) -> Iterator[Finding]:

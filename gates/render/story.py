@@ -117,6 +117,8 @@ def claim_row(claim: Document, several: bool) -> tuple[str, ...]:
     """Return a claim's table row, as `columns` has it."""
     values = (format_value(claim[arm], claim["unit"]) for arm in ("baseline", "candidate"))
     outcome = claim["outcome"] if claim["blocking"] else f"{claim['outcome']} (advisory)"
+    if claim["reason_code"] == "worsening_not_significant" and claim["blocking"]:
+        outcome += f" (adjusted p {claim['adjusted_p']:.2g})"
     cell = (f"{claim['trace']} / {claim['hardware']}",) if several else ()
     return (subject(claim), *cell, *values, change(claim), bounds(claim), accepted(claim), outcome)
 

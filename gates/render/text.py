@@ -36,7 +36,7 @@ def render_text(document: Mapping[str, Any], *, folder: str | None = None) -> st
         ]
     lines += _block("note", story.notes)
     if folder is not None:
-        lines += _block("files", [f"{folder}/verdict.json, summary.md, evidence/"])
+        lines += _block("files", [f"{folder}/verdict.json, report.html, summary.md, evidence/"])
     return "\n".join(_printable(line) for line in lines).rstrip() + "\n"
 
 

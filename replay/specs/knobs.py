@@ -49,6 +49,8 @@ class KnobDefinition:
     reported_as: str = ""
     """The spelling used in public regression reports, for searching."""
     meaning: str = ""
+    priced: bool = True
+    """Whether it changes what a step costs; the others change numbers alone."""
 
     def problem(self, value: object) -> str | None:
         """Return what is wanted where `value` cannot be set, else None."""
@@ -124,6 +126,13 @@ KNOBS: dict[str, KnobDefinition] = {
         _knob("formats.kv", "lowering", "model|bf16|fp16|fp8", "model", "restart", reported_as="kv_cache_dtype", meaning="number format of the key-value cache"),
         _knob("formats.sparsity", "lowering", "none|2:4", "none", "requantise", layers=GEMM_LAYERS, reported_as="weight_sparsity",
               meaning="weights of which two in every four are zero and not stored, for sparse matrix units"),
+        _knob("formats.weight_scales", "lowering", "format|tensor|channel|group16|group32|group64|group128|block128|mx32", "format", "requantise", layers=GEMM_LAYERS,
+              reported_as="group_size, weight_block_size, strategy",
+              meaning="weights that share a scale, where not as usual for their format; `mx32` = 32 with a power of two; judged by `replay quality`, not priced", priced=False),
+        _knob("formats.accumulation", "lowering", "fp32|fp22|bf16|fp16", "fp32", "rebuild", layers=GEMM_LAYERS, reported_as="accumulator, use_fast_accum, allow_fp16_accumulation",
+              meaning="width of a product's sums (`fp22` = 13 bits of fraction, of Hopper's fp8 units); judged by `replay quality`, not priced", priced=False),
+        _knob("formats.accumulation_interval", "lowering", "int|auto", "auto", "rebuild", layers=GEMM_LAYERS, reported_as="promotion interval, two-level accumulation",
+              meaning="depth after which narrow sums are added to fp32 ones; `auto` = at the end; judged by `replay quality`, not priced", priced=False),
         _knob("gemm.backend", "lowering", "matrix|vector", "matrix", "restart", **_GEMM, reported_as="gemm_backend, moe_backend",
               meaning="matrix units, or the vector units that need no alignment"),
         _knob("attention.backend", "lowering", "flash|unfused", "flash", "restart", phases=True, reported_as="attention_backend",

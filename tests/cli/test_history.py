@@ -14,6 +14,7 @@ from replay import documents
 from replay.errors import SpecError
 from replay.provenance import digest_bytes
 from replay.specs.mapping import parse_mapping
+from tests.report.pages import read_page
 from tests.runs import lognormal_s
 
 POLICY = 'run_effect_sd = 0\n[blocking]\nttft_s = { p95 = "3 %" }\n'
@@ -160,3 +161,13 @@ def test_a_measured_arm_against_a_mapping_is_kept_as_the_rollback_it_is(measured
     arms = ("--baseline", "v0", "--candidate", "v1/mapping.toml", "--policy", "policy.toml")
     assert measured.replay("gate", *arms, "--history", "h.db", "--out", "out").exit_code == 30
     assert report(measured)["verdicts"]["bases"] == {"invalid_evidence": 1}
+
+
+def test_a_history_has_a_page(measured):
+    gate(measured, 0, 1)
+    gate(measured, 1, 2)
+    result = measured.replay("history", "h.db", "--format", "html")
+    assert result.exit_code == 0
+    found = read_page(result.stdout.encode())
+    assert "2 verdicts" in found.one("header").text
+    assert any("ttft_s.p95, release 2" in mark for figure in found.all("figure") for mark in figure.marks)

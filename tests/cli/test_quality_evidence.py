@@ -190,3 +190,14 @@ def test_measured_runs_are_judged_with_their_evaluations(evaluated):
         result = evaluated.replay("gate", *files, *quality)
         assert result.exit_code == code, result.stderr + result.stdout[:1500]
     assert evaluated.replay("reproduce", "out").stdout == "out: identical, byte for byte\n"
+
+
+@pytest.mark.parametrize("line", ['weight_scales = "tensor"', 'accumulation = "fp16"'])
+def test_a_knob_of_numbers_that_has_no_price_needs_evidence_too(project, line):
+    text = project.read("mapping.toml")
+    project.write("narrow.toml", text.replace('weights = "model"', f'weights = "model"\n{line}'))
+    project.write("lenient.toml", LENIENT)
+    result = project.replay("gate", *FORMATS, "--out", "out", "--format", "json")
+    assert result.exit_code == 30
+    [reason] = [one for one in json.loads(result.stdout)["predicate"]["reasons"] if one["code"] == "quality_evidence_missing"]
+    assert f"formats.{line.split(' = ')[0]}" in reason["message"]

@@ -99,6 +99,16 @@ def test_a_candidate_that_fails_more_than_chance_explains_is_a_regression_even_b
     assert found(RUN, changed("status", ["failed"] * 8 + ["completed"] * 1992)).verdict.basis != "regression"
 
 
+def test_failures_by_the_thousand_have_the_chance_that_exact_fractions_give():
+    from fractions import Fraction
+    from math import comb
+
+    from gates.checks.measured_requests import _chance_of_as_many
+
+    exact = sum(Fraction(comb(3100, k), 2**3100) for k in range(1600, 3101))
+    assert _chance_of_as_many(1500, 1600, 0.5) == pytest.approx(float(exact), rel=1e-9)
+
+
 def test_failures_by_the_hundred_thousand_are_compared_in_no_time():
     from gates.checks.measured_requests import _chance_of_as_many
 
@@ -248,7 +258,7 @@ def test_zero_variance_and_a_zero_baseline_give_a_strict_document():
         document = to_document(result.verdict, plan=result.plan, inputs=result.inputs, tool_version="0")
         documents.check(document, "verdict.v1", "verdict")
         assert json.loads(json.dumps(document, allow_nan=False)) == document
-        assert (result.verdict.decision == "release") == (candidate_s <= baseline_s)
+        assert (result.verdict.decision == "release") == (0.0 < candidate_s <= baseline_s)
 
 
 def test_a_stratum_of_one_arm_or_of_too_few_is_undecided():
@@ -270,3 +280,46 @@ def test_three_equal_runs_of_a_thousand_requests_never_roll_back():
     for first, second in ((0, 1), (1, 2), (0, 2)):
         foreign = measured_run_of(runs[second].requests["ttft_s"].to_numpy(), ids=[f"x{index}" for index in range(1000)])
         assert gate_runs(runs[first], foreign, text).verdict.basis == "inconclusive"
+
+
+@pytest.mark.parametrize("values", [np.zeros(2000), np.where(np.arange(2000) < 40, 0.0, VALUES)])
+def test_requests_that_took_no_time_are_no_measurements_in_either_arm_or_both(values):
+    still = measured_run_of(values)
+    for arms in ((still, RUN), (RUN, still), (still, still)):
+        invalid("times_not_positive", *arms)
+
+
+@pytest.mark.parametrize("gap_s", [0.125, 1.0, 0.09])
+def test_scheduled_arrivals_at_another_rate_are_another_load_though_no_file_says_when_requests_were_sent(gap_s):
+    unsent = {"sent_s": [None] * 2000}
+    baseline, other = (measured_run_of(VALUES, columns=unsent, gap_s=gap) for gap in (0.1, gap_s))
+    invalid("achieved_load_differs", other, baseline)
+    fine(measured_run_of(VALUES, columns=unsent, gap_s=0.101), baseline)
+
+
+def test_other_prompts_under_equal_ids_are_other_requests():
+    lengths = np.random.default_rng(1).integers(10, 2000, 2000)
+    baseline = changed("prompt_tokens", lengths.tolist())
+    invalid("requests_differ", changed("prompt_tokens", lengths[::-1].tolist()), baseline)
+    fine(changed("prompt_tokens", lengths.tolist()), baseline)
+
+
+def lengths_of(change):
+    """Runs whose answers differ in length by `change` [requests]."""
+    outputs = np.random.default_rng(2).integers(50, 400, 2000)
+    return [changed("output_tokens", (outputs + step).tolist()) for step in (np.zeros(2000, dtype=int), change)]
+
+
+@pytest.mark.parametrize("count", [40, 20])
+@pytest.mark.parametrize("step", [-30, 30])
+def test_answers_that_all_change_in_one_direction_are_other_work_however_few(count, step):
+    baseline, candidate = lengths_of(np.where(np.arange(2000) < count, step, 0))
+    invalid("request_shapes_differ", candidate, baseline)
+
+
+def test_answers_of_other_lengths_in_both_directions_are_sampling():
+    draw = np.random.default_rng(3)
+    baseline, candidate = lengths_of(np.where(draw.random(2000) < 0.5, draw.integers(-20, 20, 2000), 0))
+    fine(candidate, baseline)
+    baseline, candidate = lengths_of(np.where(np.arange(2000) < 19, -30, 0))
+    fine(candidate, baseline)

@@ -48,6 +48,8 @@ def test_an_archive_too_small_to_show_less_leaves_the_assumed_run_effect():
     assert "archive_too_small" in codes(gate_runs(run(1), run(2), archive=alone))
     foreign = archive_of(0.0, offered_rate_per_s=7.0)
     assert "archive_too_small" in codes(gate_runs(run(1), run(2), archive=foreign))
+    slower = archive_of(0.0, gap_s=0.2)
+    assert "archive_too_small" in codes(gate_runs(run(1), run(2), archive=slower))
 
 
 def test_an_archive_moderates_what_few_runs_per_arm_show():

@@ -1,6 +1,7 @@
 """Slow drift: what is carried from the anchor, when the budget is exceeded, and what cannot be known."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -191,3 +192,21 @@ def test_of_ten_small_steps_at_most_two_point_one_pass_against_an_anchor():
 def test_a_budget_over_the_history_stops_them_even_where_each_is_gated_against_the_last_release():
     assert mean_released(300, is_anchored=False, policy=CLAIM + '[drift]\nbudget = "2 %"\n') <= 2.1
     assert 3.5 <= mean_released(300, is_anchored=False, policy=BUDGET) <= 5.0
+
+
+def renamed(history, names):
+    """The history with each verdict's cell under another name."""
+    rows = [replace(row, trace=names[[one.digest for one in history.verdicts].index(row.verdict)]) for row in history.claims]
+    return History(verdicts=history.verdicts, claims=tuple(rows))
+
+
+def test_cells_called_after_files_are_chained_whatever_the_files_are_called():
+    history = renamed(chained(creeping(3)), ["run_v0", "run_v1", "run_v2"])
+    cell = ("run_v3", CELL.hardware, CELL.model)
+    name = history.latest_name(cell, mapping(3))
+    assert name == ("run_v2", CELL.hardware, CELL.model)
+    drift = drift_of(history.called(name).releases(name, KEY), mapping(3))
+    assert drift.carried == pytest.approx(3 * math.log(1.01), rel=1e-6)
+    elsewhere = ("run_v3", "other", CELL.model)
+    assert history.latest_name(elsewhere, mapping(3)) == elsewhere
+    assert history.latest_name(cell, mapping(9)) == cell

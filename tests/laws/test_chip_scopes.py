@@ -59,7 +59,7 @@ def table(spec: MappingSpec, chip: str, *, experts: bool):
     return compile_mapping(MIXTRAL if experts else LLAMA_8B, read_hardware(chip), spec, routing=SKEWED if experts else None).table
 
 
-@pytest.mark.parametrize("name", [name for name in KNOBS if name != "gemm.tile_table"])  # names a file: see test_tuned_tables
+@pytest.mark.parametrize("name", [name for name in KNOBS if KNOBS[name].priced and name != "gemm.tile_table"])  # a file: test_tuned_tables
 def test_a_chip_scope_is_the_setting_there_and_nothing_elsewhere(name):
     section, key = name.split(".", 1)
     value = VALUES.get(name, "false")
@@ -73,3 +73,9 @@ def test_a_chip_scope_is_the_setting_there_and_nothing_elsewhere(name):
     assert table(everywhere, chip, experts=moe) != table(plain, chip, experts=moe), "the setting changes nothing"
     assert table(scoped, chip, experts=moe) == table(everywhere, chip, experts=moe)
     assert table(scoped, "h200-sxm", experts=moe) == table(plain, "h200-sxm", experts=moe)
+
+
+@pytest.mark.parametrize("line", ['weight_scales = "group32"', 'accumulation = "fp22"', "accumulation_interval = 128"])
+def test_a_knob_that_is_not_priced_changes_no_cost(line):
+    assert not KNOBS[f"formats.{line.split(' = ')[0]}"].priced
+    assert table(mapping(("formats", line)), "h100-sxm", experts=False) == table(mapping(), "h100-sxm", experts=False)

@@ -63,7 +63,7 @@ ROLLBACK  regression  -  TTFT p99 on chat / h100-sxm is 24.0 % worse (250 ms -> 
     (mitigation.patch of verdict.json; it applies with git apply)
 
   note      every claim here is about the synthetic trace chat, not about production
-  files     replay-out/verdict.json, summary.md, evidence/
+  files     replay-out/verdict.json, report.html, summary.md, evidence/
 """
 
 MARKDOWN_TOP = """\

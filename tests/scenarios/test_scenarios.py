@@ -26,7 +26,7 @@ def undecided(stage: str, bottleneck: str) -> list[str]:
 
 
 # Tiles and expert placements have no pairs of timings, so the full error of their kernels counts (`model_error_unestimated`: 19 % of
-# experts, 63 % of prefill attention) and no verdict is reached; measured kernels cannot help, for their rows do not name a tile.
+# experts, 63 % of prefill attention) and no verdict is reached; timings cannot help, for rows of attention and experts name no tile.
 MISSES = {
     "S02-tile-of-another-chip": [
         *undecided("tiling", "memory_bandwidth"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ FORMATS = (
     "vLLM bench serve, SGLang bench_serving, AIPerf profile export, GuideLLM, inference-perf, llmperf, MLPerf LoadGen, vLLM request log, "
     "AIBrix regression CSV, or a table with " + table.WANTED
 )
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError, csv.Error)
+"""What reading a file raises whose fields are not those of the format that it begins like; readers check what a tool may leave out."""
 STEPS_FILE, MAPPING_FILE = "steps.parquet", "mapping.toml"
 Reader = Callable[[Content], list[MeasuredRun]]
 
@@ -46,7 +49,17 @@ def read_measured(path: Path) -> list[MeasuredRun]:
     if path.is_dir():
         return _read_folder(path)
     content = open_content(path)
-    return _reader(content)(content)
+    reader = _reader(content)
+    try:
+        return reader(content)
+    except MALFORMED as error:
+        raise _malformed(content, error) from error
+
+
+def _malformed(content: Content, error: Exception) -> TraceError:
+    """Return the sentence about a field that is missing or of another type than its format has there."""
+    got = f"a field is missing ({error})" if isinstance(error, KeyError) else f"a field of another type than its format has there ({error})"
+    return TraceError(content.where, got[:200], "the tool's own result file, whole", "export the result again")
 
 
 def is_result(path: Path) -> bool:
@@ -57,7 +70,7 @@ def is_result(path: Path) -> bool:
             names = table.column_names(content)
             return set(names) >= table.AIBRIX or table.is_table(names)
         return content.encoding in ("parquet", "mlperf") or _reader(content) is not None
-    except TraceError:
+    except (TraceError, *MALFORMED):
         return False
 
 
@@ -117,7 +130,10 @@ def _of_object(record: Any) -> Reader | None:
 
 
 def _tabular(content: Content) -> Reader:
-    names = table.column_names(content)
+    try:
+        names = table.column_names(content)
+    except csv.Error as error:
+        raise TraceError(content.where, f"its first line is no header ({error})", FORMATS, "give a result file") from error
     if set(names) >= table.AIBRIX:
         return table.read_aibrix
     if not table.is_table(names):

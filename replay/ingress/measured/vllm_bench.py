@@ -109,6 +109,11 @@ def _reported(record: Record, place: str) -> Iterator[ReportedFigure]:
 def _rows(record: Record, place: str) -> Iterator[Row]:
     arrays = {name: record.get(name) for name in (*ARRAYS, "errors", "latencies", "start_times", "queue_times")}
     known = {name: values for name, values in arrays.items() if isinstance(values, list)}
+    lacking = [name for name in ("ttfts", "output_lens") if name not in known]
+    if lacking:
+        raise TraceError(
+            place, f"{lacking[0]} is {record.get(lacking[0])!r}"[:120], "a list with one entry per request", "save the run again"
+        )
     lengths = {name: len(values) for name, values in known.items()}
     if len(set(lengths.values())) > 1:
         got = "arrays of different lengths: " + ", ".join(f"{name} {length}" for name, length in lengths.items())

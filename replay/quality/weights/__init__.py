@@ -1,0 +1,1 @@
+"""Weights of real checkpoints, read from their files."""
