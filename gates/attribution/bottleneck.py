@@ -89,7 +89,7 @@ def _bottleneck(trials: Trials, knobs: frozenset[str]) -> Bottleneck:
     if growth is None:
         changed = trials.only(knobs)
         return _of_the_queue(baseline, trials.replayer.run(changed), before, trials.replayer.table(changed))
-    return _of_the_step(growth, _split(before, growth.view.steps), _split(after, growth.view.steps))
+    return _of_the_step(growth, time_split(before, growth.view.steps), time_split(after, growth.view.steps))
 
 
 def _of_the_queue(baseline: Run, changed: Run, before: StepTable, after: StepTable) -> Bottleneck:
@@ -143,7 +143,7 @@ def _of_the_step(growth: Growth, before: Split, after: Split) -> Bottleneck:
     )
 
 
-def _split(table: StepTable, steps: pa.Table) -> Split:
+def time_split(table: StepTable, steps: pa.Table) -> Split:
     """Return the busy time of the steps by phase, layer type and exposed term; the parts add up to it."""
     split: Split = {}
     prefill = steps["prefill_tokens"].to_numpy() > 0

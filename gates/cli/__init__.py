@@ -23,6 +23,7 @@ VERBS = {
     "trace": "Import, describe, cut or make request traces.",
     "map": "Print the operator-to-kernel mapping sheet, or what changes between two mappings.",
     "sweep": "Show latency, goodput and energy as the load rises, and the highest load that keeps the limits.",
+    "fit": "Show which accelerators bear a workload, with how many devices, and how sure that is.",
     "tune": "Write a mapping tuned for the shape mix of a trace.",
     "fidelity": "Compare predicted with measured kernel times, or with a server's request log.",
     "calibrate": "Fit the hardware model to measured kernels, or a step model to a server's request log.",

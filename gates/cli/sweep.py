@@ -85,7 +85,7 @@ def command(
     project = current_project()
     axis: AxisName = "rate_ratio" if concurrency is None else "concurrency"
     loads = _numbers(concurrency or rates or RATES, "--rates" if concurrency is None else "--concurrency", whole=concurrency is not None)
-    slo = _slo(limits, policy, project)
+    slo = chosen_limits(limits, policy, project)
     arms = [read_arm(one, role="mapping", folder=project_folder(project)) for one in mappings] or [chosen_mapping(None, project)]
     cells: list[dict[str, Any]] = []
     for trace, _ in load_traces(traces, project):
@@ -139,7 +139,12 @@ def _numbers(text: str, option: str, *, whole: bool) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _slo(limits: tuple[str, ...], policy: str | None, project: Project | None) -> SloLimits:
+def chosen_limits(limits: tuple[str, ...], policy: str | None, project: Project | None) -> SloLimits:
+    """Return the limits of a request that the options state, else those of the policy.
+
+    Raises:
+        SpecError: there are none, or one is no positive number of seconds.
+    """
     from gates.policy import SloLimits
 
     if not limits:
