@@ -297,6 +297,16 @@ def test_scheduled_arrivals_at_another_rate_are_another_load_though_no_file_says
     fine(measured_run_of(VALUES, columns=unsent, gap_s=0.101), baseline)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_arrivals_that_each_run_drew_for_itself_at_one_rate_are_one_load(seed):
+    draw = np.random.default_rng(seed)
+    arms = [
+        measured_run_of(VALUES[:1000], columns={"sent_s": [None] * 1000, "arrival_s": np.cumsum(draw.exponential(0.1, 1000)).tolist()})
+        for _ in range(2)
+    ]
+    assert "achieved_load_differs" not in codes(found(arms[1], arms[0]))
+
+
 def test_other_prompts_under_equal_ids_are_other_requests():
     lengths = np.random.default_rng(1).integers(10, 2000, 2000)
     baseline = changed("prompt_tokens", lengths.tolist())
