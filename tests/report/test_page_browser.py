@@ -75,7 +75,7 @@ def opened(browser, path, **form):
 def test_every_section_is_drawn_and_nothing_is_said_or_asked_for(browser, full, form, tmp_path):
     page, heard = opened(browser, full, **FORMS[form])
     sections = page.locator("section")
-    assert sections.count() == 12
+    assert sections.count() == 13
     for place in range(sections.count()):
         shot = tmp_path / f"{place}.png"
         sections.nth(place).screenshot(path=shot)
