@@ -160,8 +160,9 @@ def _judge_cell(
         decision, basis = decide_cell(claims, (*findings_on(mapping, run), *drift_findings(planned, claims, request.as_of)))
         return Judgement(decision=decision, basis=basis, claims=claims)
 
+    jobs = max(1, request.jobs // len(request.cells))
+
     def by_replays(mapping: MappingSpec) -> Judged:
-        jobs = max(1, request.jobs // len(request.cells))
         return judge_by_replays(planned, replayer, (request.baseline.mapping, mapping), jobs, quality.of_mapping(mapping))
 
     candidate = replayer.run(request.candidate.mapping)
@@ -176,26 +177,39 @@ def _judge_cell(
     )
     if judgement.basis in ("regression", "inconclusive"):
         progress(f"{cell.trace.name} on {cell.hardware.name}: {judgement.basis}; looking for the cause")
-    arm = request.candidate
-    question = CauseQuestion(
-        replayer=replayer,
-        baseline=request.baseline.mapping,
-        candidate=arm.mapping,
-        judgement=judgement,
-        findings=findings,
+    question = _question(
+        request,
+        replayer,
+        judgement,
+        findings,
         judge=lambda mapping, run: judged(mapping, run, judge(planned, baseline, run, quality.of_mapping(mapping))),
         confirm=lambda mapping, run: judged(mapping, run, by_replays(mapping).claims),
-        owners=request.owners,
-        mapping_file=_mapping_file(arm),
-        commits=arm.commits,
-        policy=request.policy,
-        several_chips=len({one.hardware.name for one in request.cells}) > 1,
-        traffic=PinnedTraffic(planned.replayed, replayer, request.baseline.mapping, jobs=max(1, request.jobs // len(request.cells))),
+        traffic=PinnedTraffic(planned.replayed, replayer, request.baseline.mapping, jobs=jobs),
     )
     verdict = cell_verdict(
         planned.spec, judgement.claims, findings, cause=find_cause(question), sustained=sustained_figures(baseline, candidate)
     )
     return JudgedCell(replayer=replayer, baseline=baseline, candidate=candidate, verdict=verdict, measure_next=found.measure_next)
+
+
+def _question(
+    request: GateRequest, replayer: Replayer, judgement: Judgement, findings: tuple[Finding, ...], **trying: Any
+) -> CauseQuestion:
+    """Return the question for the cause of a cell's judgement; `trying` is what judges other mappings in the cell, and on which traffic."""
+    arm = request.candidate
+    return CauseQuestion(
+        replayer=replayer,
+        baseline=request.baseline.mapping,
+        candidate=arm.mapping,
+        judgement=judgement,
+        findings=findings,
+        owners=request.owners,
+        mapping_file=_mapping_file(arm),
+        commits=arm.commits,
+        policy=request.policy,
+        several_chips=len({one.hardware.name for one in request.cells}) > 1,
+        **trying,
+    )
 
 
 def _cited(request: GateRequest, spec: CellSpec) -> Iterator[Finding]:

@@ -13,8 +13,6 @@ from replay.specs.tile_table import TileTables
 
 SMALL_ROWS = 64
 """Rows that split steps in two: up to here products of one layer read weights that hardly more than one tile of rows uses."""
-MOST_CONFIRMED = 1
-"""Narrower reverts of one knob that the full gate is asked about: the first that the quick one releases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +46,13 @@ def narrower_revert(trials: Trials, knobs: tuple[str, ...], place: Place, *, by_
     for knob in knobs:
         others = frozenset(whole) - {knob}
         start = trials.mapping(others)
-        confirmed = 0
         for setting in _candidates(trials, knob, place, by_chip=by_chip):
             mapping = replace(start, settings=(*start.settings, *settings, setting))
-            if confirmed == MOST_CONFIRMED or not trials.seems_to_release(mapping):
-                continue
-            confirmed += 1
-            if trials.confirmed(mapping):
-                whole.remove(knob)
-                settings.append(setting)
+            if trials.seems_to_release(mapping):
+                # Only the first that seems to is confirmed, for a confirmation is a gate of its own.
+                if trials.confirmed(mapping):
+                    whole.remove(knob)
+                    settings.append(setting)
                 break
     if not settings:
         return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +21,7 @@ from gates.cli.inputs import (
     project_folder,
 )
 from gates.cli.progress import note
+from gates.cli.result_files import check_result_folder, give_result
 from gates.cli.rules import read_rules
 from gates.cli.sweep import chosen_limits
 from gates.cli.table_cache import cache_option, user_cache
@@ -79,10 +78,11 @@ def command(
     from gates.fit.shortlist import Budget, dominating, shortlist
     from gates.sweep.load import Axis
     from gates.sweep.sweep import Question
-    from replay.documents import check, pretty_json
+    from replay.documents import check
     from replay.ingress.model_config import read_model
     from replay.pipeline import Replayer
 
+    check_result_folder(out, "fit")
     project = current_project()
     slo = chosen_limits(limits, policy, project)
     owners = read_rules(policy=policy, owners=None, project=project, before=None, commit=None, mapping=None).owners
@@ -120,12 +120,7 @@ def command(
         "shortlist": shortlist(cells, budget, dollars),
     }
     check(document, "fit.v1", "the fit matrix")
-    if out is not None:
-        _write(document, out)
-    if form == "text":
-        click.echo("\n".join(_lines(document)))
-    else:
-        click.echo(pretty_json(document) if form == "json" else _csv(document), nl=False)
+    give_result(document, _rows(document), _lines(document), name="fit", out=out, form=form)
 
 
 def _prices(options: tuple[str, ...]) -> dict[str, float]:
@@ -141,21 +136,8 @@ def _prices(options: tuple[str, ...]) -> dict[str, float]:
     return found
 
 
-def _write(document: dict[str, Any], folder: Path) -> None:
-    from replay.documents import pretty_json, write_atomic
-
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "fit.json", pretty_json(document).encode())
-    write_atomic(folder / "fit.csv", _csv(document).encode())
-
-
-def _csv(document: dict[str, Any]) -> str:
-    text = io.StringIO()
-    rows = [{**cell, "risk_reasons": "; ".join(cell["risk_reasons"])} for cell in document["cells"]]
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{**cell, "risk_reasons": "; ".join(cell["risk_reasons"])} for cell in document["cells"]]
 
 
 _COLUMNS = ("met", "goodput/dev", "E2E p99", "MFU", "stall", "KV free", "risk", "bears", "devices", "class")

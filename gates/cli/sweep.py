@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +22,7 @@ from gates.cli.inputs import (
     work_options,
 )
 from gates.cli.progress import note
+from gates.cli.result_files import check_result_folder, give_result
 from gates.cli.rules import read_rules
 from gates.cli.table_cache import cache_option, user_cache
 from replay.errors import SpecError
@@ -77,11 +76,12 @@ def command(
     """
     from gates.sweep.load import Axis
     from gates.sweep.sweep import Question, sweep
-    from replay.documents import check, pretty_json
+    from replay.documents import check
     from replay.pipeline import Replayer
 
     if rates is not None and concurrency is not None:
         raise click.UsageError("give either --rates or --concurrency")
+    check_result_folder(out, "sweep")
     project = current_project()
     axis: AxisName = "rate_ratio" if concurrency is None else "concurrency"
     loads = _numbers(concurrency or rates or RATES, "--rates" if concurrency is None else "--concurrency", whole=concurrency is not None)
@@ -115,12 +115,7 @@ def command(
         "cells": cells,
     }
     check(document, "sweep.v1", "the sweep")
-    if out is not None:
-        _write(document, out)
-    if form == "text":
-        click.echo("\n".join(_lines(document)))
-    else:
-        click.echo(pretty_json(document) if form == "json" else _csv(document), nl=False)
+    give_result(document, _rows(document), _lines(document), name="sweep", out=out, form=form)
 
 
 def _numbers(text: str, option: str, *, whole: bool) -> tuple[float, ...]:
@@ -166,17 +161,8 @@ def chosen_limits(limits: tuple[str, ...], policy: str | None, project: Project 
     return SloLimits(**found)
 
 
-def _write(document: dict[str, Any], folder: Path) -> None:
-    from replay.documents import pretty_json, write_atomic
-
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "sweep.json", pretty_json(document).encode())
-    write_atomic(folder / "sweep.csv", _csv(document).encode())
-
-
-def _csv(document: dict[str, Any]) -> str:
-    text = io.StringIO()
-    rows = [
+def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
         {
             **{name: cell[name] for name in ("trace", "hardware", "model")},
             "mapping": curve["mapping"],
@@ -187,10 +173,6 @@ def _csv(document: dict[str, Any]) -> str:
         for curve in cell["curves"]
         for point in curve["points"]
     ]
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _lines(document: dict[str, Any]) -> list[str]:

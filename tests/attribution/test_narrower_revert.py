@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gates.attribution.narrower import MOST_CONFIRMED, narrower_revert
+from gates.attribution.narrower import narrower_revert
 from gates.attribution.patch import MappingFile, revert_patch
 from gates.attribution.trials import Trials
 from replay.specs.mapping import parse_mapping
@@ -80,7 +80,7 @@ def test_other_knobs_of_the_revert_stay_undone():
     assert "-block_tokens = 32\n" in patch
 
 
-def test_the_full_gate_confirms_and_is_asked_only_so_often():
+def test_the_full_gate_confirms_and_is_asked_once():
     asked = []
 
     def never(spec, run):
@@ -89,7 +89,7 @@ def test_the_full_gate_confirms_and_is_asked_only_so_often():
 
     trials = trials_of(bad_at("mlp", "decode"), BASE + "split_k = 4\n", confirm=never)
     assert narrower_revert(trials, ("gemm.split_k",), ("mlp", "decode"), by_chip=False) is None
-    assert len(asked) == MOST_CONFIRMED
+    assert len(asked) == 1
 
 
 def test_a_knob_that_is_also_set_for_parts_is_undone_whole():

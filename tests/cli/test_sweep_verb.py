@@ -51,3 +51,14 @@ def test_bad_input_is_one_sentence(project, arguments, says):
     assert result.exit_code == 2
     assert says in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["sweep", "fit"])
+def test_a_folder_of_somebody_elses_files_is_not_written_to(small, verb):
+    (small.folder / "mine").mkdir()
+    small.write("mine/notes.txt", "keep")
+    rates = ("--rates", "1") if verb == "sweep" else ()
+    result = small.replay(verb, "--mapping", "mapping.toml", "--trace", "small.parquet", *rates, *LIMITS, "--out", "mine")
+    assert result.exit_code == 2
+    assert "notes.txt" in result.stderr
+    assert [path.name for path in (small.folder / "mine").iterdir()] == ["notes.txt"]

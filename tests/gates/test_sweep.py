@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from gates.policy import SloLimits
+from gates.resimulation.stitch import stitched
+from gates.statistics.blocks import block_length, draw_blocks
 from gates.sweep.load import FURTHEST, RESOLUTION, Axis
-from gates.sweep.sweep import Question, SweepPoint, highest_load, knee_of, point_at, sweep
+from gates.sweep.sweep import BLOCKS, REPLICATES, Question, SweepPoint, highest_load, knee_of, point_at, sweep
 from replay.assembly.percentile import percentile
 from replay.errors import SpecError
 from replay.ingress.sending import scaled_trace
+from replay.seeds import stream
 from tests.resimulation.resimulated_cells import BASELINE, replayer_on, traffic
 
 SLO = SloLimits(ttft_s=0.5)
@@ -54,10 +58,15 @@ def test_bisection_agrees_with_a_dense_grid(replayer):
     assert attainment(question, found * RESOLUTION**2) < question.attainment
 
 
-def test_the_interval_holds_the_load_and_does_not_depend_on_jobs(replayer):
+def test_the_interval_is_that_of_the_resamples_own_loads_and_does_not_depend_on_jobs(replayer):
     one, two = (sweep(Question(**{**_fields(asked(replayer)), "jobs": jobs}), BASELINE, "b") for jobs in (1, 2))
     assert one == two
-    assert one.sustainable.lower <= one.sustainable.load <= one.sustainable.upper
+    n = replayer.trace.requests.num_rows
+    draw = draw_blocks(n, length=block_length(n, BLOCKS), replicates=REPLICATES, generator=stream(replayer.seed, "sweep.blocks"))
+    loads = [highest_load(asked(replayer), BASELINE, stitched(replayer.trace, draw, place)) for place in range(REPLICATES)]
+    width = stats.t.ppf(0.975, REPLICATES - 1) * np.std(np.log(loads), ddof=1)
+    assert np.log(one.sustainable.upper / one.sustainable.load) == pytest.approx(width, abs=3 * np.log(RESOLUTION))
+    assert one.sustainable.upper / one.sustainable.load == pytest.approx(one.sustainable.load / one.sustainable.lower)
 
 
 def _fields(question):

@@ -79,7 +79,7 @@ def test_coarser_formats_drift_further(tmp_path, monkeypatch, checkpoint, text):
     assert agreement[-1] < 0.2
     assert found["bf16"]["weights"]["dequantised"]
     assert found["bf16"]["limits"][0].startswith("the weights are dequantised from a quantised file (")
-    assert found["bf16"]["floor"]["kl_max_nats"] < 1e-3
+    assert found["bf16"]["floor"]["kl_max_nats"] < 5e-4  # 1.5e-4 measured: sums in another order, rounded to bf16
 
 
 def test_a_planted_bad_format_is_found_among_good_ones_in_19_of_20(checkpoint, text):

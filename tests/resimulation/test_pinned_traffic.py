@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from gates.attribution.effects import claims_to_explain, knob_effects
 from gates.attribution.trials import Judgement, Trials
@@ -48,7 +49,7 @@ def test_a_mapping_that_cannot_be_built_has_no_figures(replayer):
     assert PinnedTraffic(cell, replayer, BASELINE, jobs=1).figures(split, PLACES) is None
 
 
-def test_effects_on_pinned_traffic_have_intervals_that_hold_the_recorded_effect(replayer):
+def test_effects_and_intervals_are_those_worked_out_from_the_four_mixes_by_hand(replayer):
     cell = planned(replayer)
     candidate = parse_mapping(
         'name = "m"\n[batching]\nmax_running = 12\nmax_batched_tokens = 256\nmax_context_tokens = 4096\n[gemm]\ntile = [64, 64, 64]\n', "m"
@@ -64,9 +65,18 @@ def test_effects_on_pinned_traffic_have_intervals_that_hold_the_recorded_effect(
     )
     effects = knob_effects(trials, claims_to_explain(trials.judgement.claims), PinnedTraffic(cell, replayer, BASELINE, jobs=2))
     assert {effect.knob for effect in effects} == {"batching.max_running", "gemm.tile"}
-    for effect in effects:
-        assert effect.interval is not None
-        assert effect.interval.lower <= effect.effect <= effect.interval.upper
+    pinned, claim = PinnedTraffic(cell, replayer, BASELINE, jobs=1), trials.judgement.claims[0]
+    whole, base, without = (
+        np.log([row[claim.id] for row in pinned.figures(mapping, PLACES)])
+        for mapping in (candidate, BASELINE, trials.mapping({"gemm.tile"}))
+    )
+    tile_alone = np.log([row[claim.id] for row in pinned.figures(trials.only({"gemm.tile"}), PLACES)])
+    parts = ((whole - without) + (tile_alone - base)) / 2
+    half_width = stats.t.ppf(0.975, REPLICATES - 1) * np.std(parts[1:], ddof=1)
+    tile = next(effect for effect in effects if effect.knob == "gemm.tile")
+    assert tile.effect == pytest.approx(np.expm1(parts[0]))
+    assert (tile.interval.lower, tile.interval.upper) == pytest.approx((np.expm1(parts[0] - half_width), np.expm1(parts[0] + half_width)))
+    assert half_width > 0
     total = trials.judgement.claims[0]
     product = np.prod([1.0 + effect.effect for effect in effects if effect.metric == effects[0].metric])
     assert product == pytest.approx(total.candidate / total.baseline)
