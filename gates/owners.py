@@ -10,7 +10,8 @@ from gates.codeowners import Codeowners
 from gates.finding import CODES
 from replay import documents
 from replay.errors import InvariantError, nearest
-from replay.specs.knobs import KNOBS, LAYER_TYPES, STAGES, parse_scope
+from replay.specs.knobs import KNOBS, STAGES
+from replay.specs.scopes import LAYER_TYPES, parse_scope
 
 UNOWNED = "unowned"
 _WHAT = "an owners file (TOML)"

@@ -8,8 +8,8 @@ from typing import Any
 
 from gates.owners import Owners
 from replay.lowering.kernel_plan import Decision
-from replay.specs.knobs import EVERYWHERE, PHASES, Scope, parse_scope
 from replay.specs.mapping import KnobChange, shown
+from replay.specs.scopes import EVERYWHERE, PHASES, Scope, parse_scope
 
 
 def knob_rows(

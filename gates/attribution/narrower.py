@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gates.attribution.trials import Trials
-from replay.specs.knobs import EVERYWHERE, KNOBS, PHASES, KnobDefinition, Scope, Value, parse_scope
+from replay.specs.knobs import KNOBS, KnobDefinition, Value
 from replay.specs.mapping import MappingSpec, Setting
+from replay.specs.scopes import EVERYWHERE, PHASES, Scope, parse_scope
 from replay.specs.tile_table import TileTables
 
 SMALL_ROWS = 64

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from replay.documents import parse_toml
 from replay.errors import InvariantError
-from replay.specs.knobs import Value, parse_scope
+from replay.specs.knobs import Value
 from replay.specs.mapping import MappingSpec, Setting, parse_mapping
+from replay.specs.scopes import parse_scope
 from replay.specs.tile_table import TileTable, TileTables
 from replay.specs.toml_text import toml_key, toml_value
 from replay.toml_lines import Statement, statements

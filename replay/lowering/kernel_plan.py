@@ -17,7 +17,8 @@ from replay.lowering.op_graph import (
     Shape,
     WaitShape,
 )
-from replay.specs.knobs import Phase, Stage
+from replay.specs.knobs import Stage
+from replay.specs.scopes import Phase
 
 FORMAT_BYTES = {
     "fp32": 4.0,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
-from replay.specs.knobs import Phase
+from replay.specs.scopes import Phase
 
 Axis = Literal["tokens", "sequences", "prefill_attention", "decode_attention", "batch", "fixed"]
 """What work is counted in. Serving steps: all tokens, sequences, or the queries and keys of one phase. ONNX graphs: items of the

@@ -12,10 +12,10 @@ from replay.lowering.op_graph import ATTENTION_PHASES, ElementwiseShape, Experts
 from replay.lowering.parallel_decisions import parallel_decisions
 from replay.lowering.stages import split_layers
 from replay.specs.hardware import HardwareSpec
-from replay.specs.knobs import PHASES
 from replay.specs.mapping import MappingSpec
 from replay.specs.model import ModelSpec
 from replay.specs.routing import ExpertLoad
+from replay.specs.scopes import PHASES
 
 MATRIX_ALIGNMENT_BYTES = 16
 """Operand rows must start on this boundary for matrix units to load them (CUTLASS documentation, "alignment" of operands)."""

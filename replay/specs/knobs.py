@@ -11,22 +11,17 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from replay.specs.scopes import LAYER_TYPES
 from replay.specs.tile_table import TileTables
 
 Value = bool | int | float | str | tuple[int, ...] | TileTables
 Stage = Literal["ingress", "lowering", "tiling", "execution", "quality_sla", "release_decision"]
 RevertCost = Literal["hot", "restart", "rebuild", "requantise"]
-Phase = Literal["prefill", "decode"]
 
 STAGES: tuple[Stage, ...] = ("ingress", "lowering", "tiling", "execution", "quality_sla", "release_decision")
 REVERT_COSTS: tuple[RevertCost, ...] = ("hot", "restart", "rebuild", "requantise")
 """From cheapest to dearest."""
-PHASES: tuple[Phase, ...] = ("prefill", "decode")
 GEMM_LAYERS = ("qkv", "output_proj", "mlp", "moe", "lm_head")
-LAYER_TYPES = (
-    "embedding", "norm", "qkv", "rope", "attention", "output_proj", "mlp", "moe", "residual",
-    "lm_head", "sampling", "all_reduce", "transform",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,55 +53,9 @@ class KnobDefinition:
         return None if ok else want
 
 
-UNBOUNDED_ROWS = 2**31
 TABLES = "tables|none"
 """`KnobDefinition.values` of a knob that names files whose content counts."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """Where a setting applies; every part that is None or empty does not restrict."""
-
-    layer: str | None = None
-    phase: Phase | None = None
-    rows_from: int = 0
-    """Smallest number of rows, inclusive."""
-    rows_to: int | None = None
-    """Largest number of rows, inclusive."""
-    chip: str | None = None
-
-    def __str__(self) -> str:
-        parts = [part for part in (self.layer, self.phase) if part]
-        bounds = []
-        if self.rows_from:
-            bounds.append(f"rows>={self.rows_from}")
-        if self.rows_to is not None:
-            bounds.append(f"rows<={self.rows_to}")
-        if self.chip:
-            bounds.append(f"chip={self.chip}")
-        return ".".join(parts) + (f"[{','.join(bounds)}]" if bounds else "")
-
-    @property
-    def narrowness(self) -> tuple[int, bool, bool, bool, bool, int, int]:
-        """How narrow the scope is; of the settings that cover a place the greatest wins, wherever it stands in the file.
-
-        First by the number of parts that restrict, then chip before rows before phase before layer, then the smaller range
-        of rows, then the one that starts later.
-        """
-        bounded = self.rows_from > 0 or self.rows_to is not None
-        parts = (self.chip is not None, bounded, self.phase is not None, self.layer is not None)
-        width = (UNBOUNDED_ROWS if self.rows_to is None else self.rows_to) - self.rows_from
-        return (sum(parts), *parts, -width, self.rows_from)
-
-    def covers(self, *, layer: str | None, phase: str | None, rows: int | None, chip: str | None) -> bool:
-        """Return whether the scope includes the place asked for (None = the caller has no such coordinate)."""
-        inside_rows = True
-        if self.rows_from or self.rows_to is not None:
-            inside_rows = rows is not None and rows >= self.rows_from and (self.rows_to is None or rows <= self.rows_to)
-        return (self.layer in (None, layer)) and (self.phase in (None, phase)) and (self.chip in (None, chip)) and inside_rows
-
-
-EVERYWHERE = Scope()
 
 _FORMATS = "model|bf16|fp16|fp8|fp8_block|int8|nvfp4"
 _GEMM = {"layers": GEMM_LAYERS, "phases": True, "rows": True}
@@ -231,46 +180,6 @@ KNOBS: dict[str, KnobDefinition] = {
               meaning="compose each step while the one before it runs, so that the device never waits for the scheduler and arrivals wait a step longer"),
     )
 }  # fmt: skip
-
-
-def parse_scope(text: str) -> Scope:
-    """Return the scope written after ``@``: ``mlp.decode[rows<=16,chip=h100-sxm]``.
-
-    Raises:
-        ValueError: with what is wrong, for the caller to place.
-    """
-    match = re.fullmatch(r"([a-z_.]*)(?:\[([^\]]+)\])?", text)
-    if not match or not text:
-        raise ValueError(f"the scope {text!r} is not of the form layer.phase[rows<=N,chip=NAME]")
-    fields: dict[str, object] = {}
-    for part in filter(None, match.group(1).split(".")):
-        key = "phase" if part in PHASES else "layer" if part in LAYER_TYPES else None
-        if key is None:
-            raise ValueError(f"the scope names {part!r}, which is neither a phase nor a layer type")
-        if key in fields:
-            raise ValueError(f"the scope names two of the kind {key}")
-        fields[key] = part
-    for bound in filter(None, (match.group(2) or "").split(",")):
-        _read_bound(bound.strip(), fields)
-    scope = Scope(**fields)  # type: ignore[arg-type]
-    if scope.rows_to is not None and scope.rows_to < max(1, scope.rows_from):
-        raise ValueError("the scope's row bounds exclude every row")
-    return scope
-
-
-def _read_bound(bound: str, fields: dict[str, object]) -> None:
-    chip = re.fullmatch(r"chip=([a-z0-9.-]+)", bound)
-    rows = re.fullmatch(r"rows(<=|>=|<|>)([0-9]{1,9})", bound)
-    if chip:
-        fields["chip"] = chip.group(1)
-    elif rows:
-        limit, sign = int(rows.group(2)), rows.group(1)
-        if sign[0] == "<":
-            fields["rows_to"] = limit if sign == "<=" else limit - 1
-        else:
-            fields["rows_from"] = limit if sign == ">=" else limit + 1
-    else:
-        raise ValueError(f"the scope has the bound {bound!r}; bounds are rows<=N, rows<N, rows>=N, rows>N and chip=NAME")
 
 
 def _accepts(values: str, value: object) -> tuple[bool, str]:

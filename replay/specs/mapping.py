@@ -9,7 +9,8 @@ from typing import Any
 from replay import documents
 from replay.errors import SpecError, nearest
 from replay.provenance import digest_document
-from replay.specs.knobs import EVERYWHERE, KNOBS, TABLES, KnobDefinition, Scope, Value, parse_scope
+from replay.specs.knobs import KNOBS, TABLES, KnobDefinition, Value
+from replay.specs.scopes import EVERYWHERE, Scope, parse_scope
 from replay.specs.tile_table import TableReader, TileTable, TileTables, read_tables, tables_from_document
 from replay.toml_lines import locate
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from replay.lowering.kernel_plan import FORMAT_BYTES, MATRIX_RATES, Decision, Kernel
 from replay.specs.hardware import HardwareSpec
-from replay.specs.knobs import PHASES, Value
+from replay.specs.knobs import Value
 from replay.specs.mapping import MappingSpec
+from replay.specs.scopes import PHASES
 from replay.specs.tile_table import TableEntry, TileTable
 from replay.tiling.families.gemm_formats import GemmFormat, gemm_format
 from replay.tiling.families.gemm_tiles import (

@@ -9,8 +9,9 @@ import numpy as np
 
 from replay.lowering.kernel_plan import Kernel
 from replay.lowering.op_graph import CollectiveShape
-from replay.specs.knobs import KNOBS, UNBOUNDED_ROWS, Value
+from replay.specs.knobs import KNOBS, Value
 from replay.specs.mapping import MappingSpec
+from replay.specs.scopes import UNBOUNDED_ROWS
 from replay.tiling.schedule import Schedule
 from replay.tuning.candidates import AUTO, Candidates, Predictor
 from replay.tuning.mix import Counts

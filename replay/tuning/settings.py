@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from replay.specs.knobs import EVERYWHERE, KNOBS, PHASES, UNBOUNDED_ROWS, Phase, Scope, Value
+from replay.specs.knobs import KNOBS, Value
 from replay.specs.mapping import MappingSpec, Setting
+from replay.specs.scopes import EVERYWHERE, PHASES, UNBOUNDED_ROWS, Phase, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from replay.errors import InvariantError
-from replay.specs.knobs import UNBOUNDED_ROWS, Value
+from replay.specs.knobs import Value
 from replay.specs.mapping import MappingSpec, Setting, parse_mapping
+from replay.specs.scopes import UNBOUNDED_ROWS
 from replay.specs.toml_text import toml_key, toml_value
 from replay.tuning.candidates import AUTO
 from replay.tuning.moves import Move, RangeGain

@@ -7,7 +7,8 @@ import pytest
 from gates.codeowners import parse_codeowners
 from gates.owners import UNOWNED, OwnerMatch, Owners, codeowners_match, parse_owners, read_owners
 from replay.errors import InvariantError, SpecError
-from replay.specs.knobs import KNOBS, LAYER_TYPES, STAGES
+from replay.specs.knobs import KNOBS, STAGES
+from replay.specs.scopes import LAYER_TYPES
 
 
 def owners(*rules: tuple[str, str], fallback: OwnerMatch | None = None) -> Owners:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.specs.knobs import PHASES, UNBOUNDED_ROWS
 from replay.specs.mapping import parse_mapping
+from replay.specs.scopes import PHASES, UNBOUNDED_ROWS
 from replay.tuning.ranges import LEAVE, best_ranges
 from replay.tuning.settings import Place, places, ranges_at, with_ranges, with_value, without
 
